@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from weighbridge.weigh import optimizers, probe
+from weighbridge.weigh.process import place
 
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
@@ -36,8 +37,6 @@ def _give_probe(weigher: Weigher, engine: Any, remember: Any) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         model = kwargs.get("model", args[1] if len(args) > 1 else None)
         if not weigher.quiet and isinstance(model, nn.Module):
-            from weighbridge.weigh.weigher import place
-
             probe.attach(model, world_size=place()[1], like_neighbours=False)
             parameter = model._parameters.get(probe.NAME)
             if parameter is not None:

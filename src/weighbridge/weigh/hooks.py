@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weighbridge.weigh import calls, optimizers, probe, wrappers
+from weighbridge.weigh.process import call_site, place
 
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
@@ -59,7 +60,7 @@ def _watch_first_forward(weigher: Weigher) -> None:
         if owner is None:
             if wrappers.any_wrapped() or not any(p.requires_grad for p in module.parameters()):
                 return
-            probe.attach(module, world_size=_world_size(), like_neighbours=False)
+            probe.attach(module, world_size=place()[1], like_neighbours=False)
             wrappers.watch_owner(weigher, module)
             owner = module
         handle.remove()
@@ -74,19 +75,16 @@ def _watch_first_forward(weigher: Weigher) -> None:
     handle = register_module_forward_pre_hook(before_forward)
 
 
-def _world_size() -> int:
-    from weighbridge.weigh.weigher import place
-
-    return place()[1]
-
-
 def _run_compiled_code_eagerly(weigher: Weigher) -> None:
     original = torch.compile
 
     @functools.wraps(original)
     def compile_eagerly(*args: Any, **kwargs: Any) -> Any:
-        torch.compiler.set_stance("force_eager")
-        weigher.compiled = True
+        # Libraries compile kernels of their own when they are imported; those hold no loss and stay as they are.
+        model = args[0] if args else kwargs.get("model")
+        if isinstance(model, nn.Module) or "site-packages" not in call_site():
+            torch.compiler.set_stance("force_eager")
+            weigher.compiled = True
         return original(*args, **kwargs)
 
     torch.compile = compile_eagerly

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weighbridge.weigh.process import place
+
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
 
@@ -36,8 +38,6 @@ def install(weigher: Weigher) -> None:
         batch = original(self)
         if not weigher.enabled or torch.utils.data.get_worker_info() is not None:
             return batch
-        from weighbridge.weigh.weigher import place
-
         number = getattr(self, "_weighbridge_batch", 0)
         self._weighbridge_batch = number + 1
         rank, world_size = place()

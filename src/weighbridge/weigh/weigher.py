@@ -11,8 +11,6 @@ batches carry a constant of their own each, since a pass happens too seldom to g
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,41 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from weighbridge.weigh import calls, probe
-from weighbridge.weigh.batch import Batch
+from weighbridge.weigh.batch import Batch, digest_rows
 from weighbridge.weigh.leave import leave_together
 from weighbridge.weigh.options import Options
+from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
 from weighbridge.weigh.recorder import Recorder
 from weighbridge.weigh.window import Entry, Passes, Window
 
 __all__ = ["Weigher"]
 
 GOLDEN = 0.6180339887498949
-
-
-def place() -> tuple[int, int]:
-    """Rank and world size: of the default process group; before it stands, what the launcher said; else one of one."""
-    group = torch.distributed
-    if group.is_available() and group.is_initialized():
-        return group.get_rank(), group.get_world_size()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return 0, 1
-
-
-def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def call_site() -> str:
-    """file:line of the nearest frame outside torch and weighbridge."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if f"{os.sep}torch{os.sep}" not in name and f"{os.sep}weighbridge{os.sep}weigh" not in name \
-                and not name.endswith(f"{os.sep}weighbridge{os.sep}marking.py"):
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class Weigher:
@@ -87,7 +60,8 @@ class Weigher:
         """`owner` holds the probe that is used from now on."""
         rank, world_size = place()
         self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
-        self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__)
+        self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__,
+                            versions=loaded_versions())
 
     def training(self) -> bool:
         """True where a loss computed now is one to train on."""
@@ -184,8 +158,6 @@ class Weigher:
     def _contents(self, rows: int, target: Tensor | None) -> Tensor | None:
         contents = self.batch.digests(rows)
         if contents is not None and target is not None and target.dim() and target.numel() % rows == 0:
-            from weighbridge.weigh.batch import digest_rows
-
             contents = contents * 31 + digest_rows(target.reshape(rows, -1), 7).to(contents.device)
         return contents
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from weighbridge.weigh import optimizers, probe
 from weighbridge.weigh.imports import when_imported
+from weighbridge.weigh.process import place
 
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
@@ -56,12 +57,6 @@ def watch_owner(weigher: Weigher, module: nn.Module) -> None:
     module.register_forward_pre_hook(last)
 
 
-def _world_size() -> int:
-    from weighbridge.weigh.weigher import place
-
-    return place()[1]
-
-
 def _wrap_ddp(weigher: Weigher) -> None:
     wrapper = nn.parallel.DistributedDataParallel
     original = wrapper.__init__
@@ -69,7 +64,7 @@ def _wrap_ddp(weigher: Weigher) -> None:
     @functools.wraps(original)
     def wrap_with_probe(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         if not weigher.quiet and weigher.probe is None:
-            probe.attach(module, world_size=_world_size(), like_neighbours=False)
+            probe.attach(module, world_size=place()[1], like_neighbours=False)
         original(self, module, *args, **kwargs)
         _remember(weigher, module)
         weigher.wrapped = True
@@ -106,7 +101,7 @@ def _wrap_fully_shard(weigher: Weigher, package: Any) -> None:
 def _attach_own(module: nn.Module) -> None:
     """A probe of the module's own, also where a child, sharded before, has one."""
     if probe.NAME not in module._parameters and any(p.requires_grad for p in module.parameters()):
-        probe.attach(module, world_size=_world_size(), like_neighbours=True, beside_children=True)
+        probe.attach(module, world_size=place()[1], like_neighbours=True, beside_children=True)
 
 
 def _wrap_deepspeed(weigher: Weigher, module: Any) -> None:
