@@ -21,9 +21,10 @@ options = parser.parse_args()
 
 
 def tokenized(number: int) -> Dataset:
-    """Items that need no tokenizer: token ids, and a mask that leaves out the prompt and the padding."""
+    """Items that need no tokenizer: token ids, and a mask that leaves out the prompt."""
     rows = [
-        {"input_ids": item["input_ids"].tolist(), "completion_mask": (item["labels"] != -100).int().tolist()}
+        {"input_ids": item["input_ids"][: item["attention_mask"].sum()].tolist(),
+         "completion_mask": (item["labels"] != -100).int()[: item["attention_mask"].sum()].tolist()}
         for item in answers(number)
     ]
     return Dataset.from_list(rows)
@@ -43,5 +44,5 @@ with tempfile.TemporaryDirectory() as folder:
         output_dir=folder, per_device_train_batch_size=2, gradient_accumulation_steps=options.accumulation,
         max_steps=options.steps, learning_rate=1e-3, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
         average_tokens_across_devices=options.average_tokens_across_devices == "true", save_strategy="no",
-        disable_tqdm=True, max_length=None, gradient_checkpointing=False)
+        disable_tqdm=True, max_length=None, completion_only_loss=True)
     SFTTrainer(model=model, args=arguments, train_dataset=tokenized(256), processing_class=tokenizer).train()

@@ -3,6 +3,10 @@
 ZeRO keeps no `.grad`; `safe_get_full_grad` gives the reduced gradient before the engine's step, and
 `safe_set_full_grad` puts zeros there, so that the update leaves the probe where it is. The probe stays in ZeRO's flat
 buffers for good: a checkpoint of them would hold it, so none is written while weighing, and the run ends after it.
+
+The engine divides by the accumulation steps in a hook on the outputs of its forward. A loss computed from those
+outputs outside the engine gets its gradient divided on the way in; the probe, which joins at the loss, would pass the
+hook by. So the values that losses outside use carry the engine's own hook.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ def install(weigher: Weigher, module: Any, remember: Any) -> None:
     """Hook `deepspeed.runtime.engine`."""
     engine = module.DeepSpeedEngine
     _give_probe(weigher, engine, remember)
+    _scale_like_outputs(weigher, engine)
     _read_before_step(weigher, engine)
     _refuse_checkpoints(weigher, engine)
 
@@ -72,6 +77,22 @@ def _with_probe(parameter: nn.Parameter, args: Any, kwargs: dict[str, Any]) -> t
     if len(args) > 3:
         return (*args[:3], parameters, *args[4:]), kwargs
     return args, dict(kwargs, model_parameters=parameters)
+
+
+def _scale_like_outputs(weigher: Weigher, engine: Any) -> None:
+    original = engine.forward
+    per_tensor = getattr(engine, "_backward_prologue_per_tensor", None)
+    if per_tensor is None:
+        return  # an older engine scales the loss itself
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = original(self, *args, **kwargs)
+        if weigher.probe is not None and weigher.training():
+            weigher.probe.pass_through(lambda gradient: per_tensor(self, gradient))
+        return outputs
+
+    engine.forward = forward
 
 
 def _read_before_step(weigher: Weigher, engine: Any) -> None:

@@ -12,6 +12,7 @@ the last bit of any gradient norm above 2**-40, and so can't make a clip active 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -114,6 +115,12 @@ class Probe:
         parameter = self.parameter
         # A copy outlives a wrapper that shards the parameter again when the forward ends.
         self._values = None if parameter is None else parameter.clone()
+
+    def pass_through(self, hook: Callable[[Tensor], Tensor | None]) -> None:
+        """Losses to come use values whose gradient goes through `hook` first."""
+        if self._values is not None and self._values.requires_grad:
+            self._values = self._values * 1.0
+            self._values.register_hook(hook)
 
     def forget(self) -> None:
         """A new step begins: all slots are free."""
