@@ -44,6 +44,7 @@ FACTORS: tuple[tuple[str, Callable[[Totals], Floats]], ...] = (
     ("M+/M", lambda t: t.M_plus / t.M),
     ("M+", lambda t: t.M_plus),
     ("1/M+", lambda t: 1 / t.M_plus),
+    ("M/largest M", lambda t: t.M / t.M.max(initial=1)),  # a last, short accumulation divided by the full length
     ("N/n_0", lambda t: t.N / t.n_first_rank),
     ("N/(W*n_0)", lambda t: t.N / (t.W * t.n_first_rank)),
     ("N/(W*max n_r)", lambda t: t.N / (t.W * t.n_largest_rank)),

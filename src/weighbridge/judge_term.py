@@ -59,6 +59,8 @@ class _Reading:
 
 def judge_term(term: WeighedTerm, context: Context, *, main: bool) -> Term:
     """The verdict on one term; `main` says that it is the first one of its step."""
+    if term.coefficient == 0:
+        return _switched_off(term)
     if term.scalar:
         return _judge_scalar(term, context)
     tables = tuple(table for table in term.tables
@@ -89,6 +91,16 @@ def _nothing(term: WeighedTerm) -> Term:
     pieces = [piece for table in term.tables for piece in piece_weights(table, np.full(len(table.rows), np.nan))]
     return Term(name=term.name, verdict=Verdict.INCONCLUSIVE, reason=reason, coefficient=term.coefficient,
                 scalar=term.scalar, pieces=pieces)
+
+
+def _switched_off(term: WeighedTerm) -> Term:
+    """The verdict on a term that was declared to have no part in the loss."""
+    weights = np.concatenate([np.zeros(1), *[table.columns.weight for table in term.tables]])
+    off = not np.any(np.nan_to_num(weights) != 0)
+    rule = None if off else rule_of("scaled")
+    return Term(name=term.name, scalar=term.scalar, coefficient=0.0, verdict=Verdict.RIGHT if off else Verdict.WRONG,
+                rule=rule.id if rule else None, story=rule.story if rule else "", remedy=rule.remedy if rule else "",
+                reason="its coefficient was declared as 0" + ("" if off else ", and it has weight in the gradient"))
 
 
 def _explanations(reading: _Reading, context: Context) -> list[Explanation]:
@@ -126,6 +138,8 @@ def _verdict(term: WeighedTerm, reading: _Reading, fits: list[Explanation], cont
     rule = rule_of(best.rule if best else "unexplained")
     if best and best.rule != "scaled" and best.tier is not Tier.OBJECTIVE:
         reason = _joined(_described(best, reading, context.objective), reason)
+    if best is None:
+        reason = _joined(_step_by_step(reading, precision), reason)
     right = best is not None and best.tier is Tier.OBJECTIVE
     return Term(
         name=term.name, verdict=verdict, rule=rule.id, coefficient=term.coefficient,
@@ -171,6 +185,17 @@ def _described(best: Explanation, reading: _Reading, objective: Objective) -> st
         lost = (reading.sums.n > 0) & (np.abs(reading.relative) < 1e-6)
         text += f"; lost: {_places(reading, lost)}" if lost.any() else ""
     return text
+
+
+def _step_by_step(reading: _Reading, precision: Precision) -> str:
+    """Which steps are right by themselves, where some are and some are not."""
+    off = np.zeros(reading.sums.tables)
+    np.maximum.at(off, reading.sums.table, np.nan_to_num(np.abs(reading.relative - 1)))
+    good = [table.step for table, worst in zip(reading.tables, off, strict=True) if worst <= precision.right_within]
+    bad = [table.step for table in reading.tables if table.step not in good]
+    if not good or not bad:
+        return ""
+    return f"step {', '.join(map(str, good))} right by itself, step {', '.join(map(str, bad))} not"
 
 
 def _places(reading: _Reading, rows: Flags) -> str:

@@ -102,7 +102,8 @@ def match(observed: Floats, sums: Sums, *, objective: Objective, read: Flags, to
     np.maximum.at(largest, sums.table, size)
     live = read & (size > floor * largest[sums.table])
     if not live.any():
-        return []
+        nothing = np.ones(sums.tables)
+        return [Explanation("dropped-pieces", objective.rule, "0 everywhere", Tier.PARTIAL, nothing)]
     candidates = list(_candidates(sums, objective, live, read, drifts))
     fits = _fits(observed, sums, candidates, live, tolerance, objective.rule)
     if np.array_equal(live, read):

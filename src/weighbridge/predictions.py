@@ -143,7 +143,7 @@ class Block:
     shift: Floats
     size: Floats
 
-    @property
+    @cached_property
     def values(self) -> Floats:
         """What is predicted [bases, factors, values]."""
         return self.loss + self.shift

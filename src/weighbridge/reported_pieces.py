@@ -52,10 +52,16 @@ def _inferred(family: Family, matched: Prediction, infer: bool) -> dict[_Key, Pi
         relative = np.full_like(relative, np.nan)
     found: dict[_Key, PieceWeight] = {}
     parts = np.split(relative, np.cumsum([len(table.rows) for table in windows.tables])[:-1])
-    for table, part in zip(windows.tables, parts, strict=True):
+    known: set[_Key] = set()
+    for table, part in reversed(list(zip(windows.tables, parts, strict=True))):
+        if known.issuperset((row.rank, row.microbatch) for row in table.rows):
+            continue
         for piece in piece_weights(table, part, inferred=True):
-            if piece.relative_weight is not None or (piece.rank, piece.microbatch) not in found:
-                found[piece.rank, piece.microbatch] = piece
+            key = piece.rank, piece.microbatch
+            if key not in known and (piece.relative_weight is not None or key not in found):
+                found[key] = piece
+            if piece.relative_weight is not None or not infer:
+                known.add(key)
     return found
 
 

@@ -81,14 +81,11 @@ class Rule:
 
 DIVIDE_ONCE = "Keep loss sums, add up the token counts of all ranks and microbatches, and divide once by that total."
 
+# Where several rules give the same weights, the one listed first is named: the common fault before the rare one.
 _ALL = (
     Rule("token-mean", "Every token of the step weighs the same: the sum of all losses is divided by their number.",
          DIVIDE_ONCE,
          (Formula("global", "1/N", lambda s: 1 / s.N),)),
-    Rule("sequence-mean", "Every sequence of the step weighs the same, whatever its number of tokens.",
-         "If tokens should weigh the same, divide by the number of tokens of the step; otherwise declare "
-         "`--objective sequence-mean`.",
-         (Formula("global", "1/(B n)", lambda s: 1 / (s.B * s.n)),)),
     Rule("sum", "Losses are added up and never divided.", DIVIDE_ONCE,
          (Formula("plain", "1", lambda s: np.ones_like(s.n)),), Kind.OBJECTIVE),
     Rule("constant", "Losses are added up and divided by a constant that does not depend on the batch.", DIVIDE_ONCE,
@@ -122,6 +119,10 @@ _ALL = (
          "Add up the counts over the microbatches of the step as well, before the first backward.",
          (Formula("all microbatches", "1/(M n_m)", lambda s: 1 / (s.M * s.n_m)),
           Formula("microbatches with tokens", "1/(M+ n_m)", lambda s: 1 / (s.M_plus * s.n_m)))),
+    Rule("sequence-mean", "Every sequence of the step weighs the same, whatever its number of tokens.",
+         "If tokens should weigh the same, divide by the number of tokens of the step; otherwise declare "
+         "`--objective sequence-mean`.",
+         (Formula("global", "1/(B n)", lambda s: 1 / (s.B * s.n)),)),
     Rule("sequence-means-per-rank",
          "Each rank averages the means of its own sequences, and the ranks are averaged as equals.",
          "Divide by the number of sequences (or, for a token mean, of tokens) of all ranks.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from planted import FLOAT32, logged, lossy, planted, value_of
 
+from planted import FLOAT32, logged, lossy, planted, value_of
 from weighbridge.outcome import Verdict
 from weighbridge.pieces import Table
 from weighbridge.rules import BASES

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from planted import CELLS, tables
 
+from planted import CELLS, tables
 from weighbridge.errors import InputError
 from weighbridge.factors import factor_table
 from weighbridge.objectives import parse_objective
@@ -15,12 +15,15 @@ from weighbridge.pieces import Table
 from weighbridge.rules import BASES, DRIFTS, RULES, Kind, rule_of
 from weighbridge.sums import Sums
 
-MUST_EXIST = """token-mean sequence-mean mean-of-rank-means mean-over-non-empty-ranks mean-of-microbatch-means
-mean-of-rank-microbatch-means mean-over-non-empty-pieces global-mean-per-microbatch sequence-means-per-rank
-sequence-means-per-microbatch weighted-by-sequences padded-length-mean unshifted-count count-shifted-twice scaled
-last-microbatch-only first-microbatch-dropped single-rank-only dropped-pieces duplicated-items unsynchronised-ranks
-earlier-microbatches-averaged-again doubled-each-microbatch clipped-inside-accumulation unexplained sum
-constant""".split()
+MUST_EXIST = [
+    "token-mean", "sequence-mean", "mean-of-rank-means", "mean-over-non-empty-ranks", "mean-of-microbatch-means",
+    "mean-of-rank-microbatch-means", "mean-over-non-empty-pieces", "global-mean-per-microbatch",
+    "sequence-means-per-rank", "sequence-means-per-microbatch", "weighted-by-sequences", "padded-length-mean",
+    "unshifted-count", "count-shifted-twice", "scaled", "last-microbatch-only", "first-microbatch-dropped",
+    "single-rank-only", "dropped-pieces", "duplicated-items", "unsynchronised-ranks",
+    "earlier-microbatches-averaged-again", "doubled-each-microbatch", "clipped-inside-accumulation", "unexplained",
+    "sum", "constant",
+]
 
 
 def all_weights(table: Table) -> dict[str, np.ndarray]:
@@ -35,7 +38,7 @@ def all_weights(table: Table) -> dict[str, np.ndarray]:
         found[f"single-rank-only/{rank}"] = right * (sums.rank == rank)
     names, values = factor_table(sums.totals)
     found |= {f"scaled/{name}": right * value for name, value in zip(names, values[:, 0], strict=True)
-              if np.isfinite(value)}
+              if np.isfinite(value) and value != 1}
     return {name: weights for name, weights in found.items() if np.isfinite(weights).all()}
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planted import BFLOAT16, CELLS, FLOAT32, Weigh, planted, reading, sequence, tables, weighed
 
+from planted import BFLOAT16, CELLS, FLOAT32, Weigh, planted, reading, sequence, tables, weighed
 from weighbridge.band import band_of
 from weighbridge.outcome import Verdict
 from weighbridge.pieces import Table
@@ -134,16 +134,28 @@ def test_a_mask_on_another_base_says_which() -> None:
 
 def test_no_weight_at_all() -> None:
     found = judge_gradient(planted(lambda s: 0.0 / s.N), "token-mean")
-    assert found.verdict is Verdict.WRONG
+    assert (found.verdict, found.rule) == (Verdict.WRONG, "dropped-pieces")
     assert {p.relative_weight for p in found.pieces} <= {0.0, None}
+
+
+def test_a_short_last_accumulation_divided_by_the_full_length() -> None:
+    steps = [Table.from_counts([[[3], [8], [5]], [[6], [2], [9]]], step=0), Table.from_counts([[[4]], [[7]]], step=1)]
+    given = reading(WeighedTerm("loss", tuple(
+        weighed(t, lambda s, k=k: k / s.N) for t, k in zip(steps, (1.0, 1 / 3), strict=True))))
+    found = judge_gradient(given, "token-mean")
+    assert (found.rule, found.factor_name) == ("scaled", "M/largest M")
+
+
+def test_steps_that_are_right_by_themselves_are_listed() -> None:
+    steps = [weighed(table, lambda s, k=k: k / s.N) for table, k in zip(tables(), (1.0, 0.83, 1.0), strict=True)]
+    found = judge_gradient(reading(WeighedTerm("loss", tuple(steps))), "token-mean")
+    assert (found.verdict, found.rule) == (Verdict.WRONG, "unexplained")
+    assert found.reason == "step 0, 2 right by itself, step 1 not"
 
 
 def test_a_clip_inside_the_accumulation_is_predicted() -> None:
     clips = [Clip(step, rank, 3, 0.31 + 0.1 * step) for step in range(3) for rank in range(3)]
     outer = [Clip(step, rank, 5, 0.5) for step in range(3) for rank in range(3)]
-
-    def clipped(sums: Sums) -> np.ndarray:
-        return np.where(sums.microbatch < 3, 0.31 + 0.1 * sums.table, 1.0) / sums.N
 
     steps = [weighed(table, lambda s, i=i: np.where(s.microbatch < 3, 0.31 + 0.1 * i, 1.0) / s.N)
              for i, table in enumerate(tables())]
@@ -368,3 +380,9 @@ def test_a_side_term_by_the_wrong_rule_is_wrong_whatever_its_coefficient() -> No
     found = judge_gradient(reading(main_term(), side), "token-mean")
     assert (found.verdict, found.term, found.rule) == (Verdict.WRONG, "kl", "mean-of-rank-means")
     assert found.terms[1].observed_coefficient == pytest.approx(0.123)
+
+
+@pytest.mark.parametrize(("weight", "verdict"), [(0.0, Verdict.RIGHT), (0.01, Verdict.WRONG)])
+def test_a_term_declared_to_be_off(weight: float, verdict: Verdict) -> None:
+    found = judge_gradient(reading(main_term(), auxiliary(weight, coefficient=0.0)), "token-mean")
+    assert found.terms[1].verdict is verdict

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planted import Weigh, logged, lossy, rounds, tables, traced, value_of
 
+from planted import Weigh, logged, lossy, rounds, tables, traced, value_of
 from weighbridge.outcome import Reported, Verdict
 from weighbridge.pieces import Table
 from weighbridge.readings import LoggedNumber, LoggedValue
@@ -193,7 +193,8 @@ def test_a_number_that_moves_by_no_known_rule() -> None:
     def odd(sums: Sums) -> np.ndarray:
         return (1 + 0.4 * np.sin(1 + 2 * sums.rank + 3 * sums.microbatch)) / sums.N
 
-    steps = [replace(t, rows=tuple(replace(r, loss_sum=2.5 * r.mass) for r in t.rows)) for t in rounds(15, constant=40.0)]
+    steps = [replace(t, rows=tuple(replace(r, loss_sum=2.5 * r.mass) for r in t.rows))
+             for t in rounds(15, constant=40.0)]
     found = judged(logged([value_of(t, odd) for t in steps], singles(steps), name="train/loss"))
     assert (found.rule, found.verdict) == ("unexplained", Verdict.WRONG)
     assert all(p.relative_weight is not None for p in found.pieces)
@@ -274,6 +275,38 @@ def test_other_objectives(objective: str) -> None:
     assert judged(logged([value_of(t, weigh) for t in steps], singles(steps)), objective).verdict is Verdict.RIGHT
     other = judged(logged([value_of(t, right) for t in steps], singles(steps)), objective)
     assert (other.verdict, other.rule) == (Verdict.WRONG, "token-mean")
+
+
+def test_a_total_in_which_the_weighed_loss_is_scaled() -> None:
+    steps = rounds(12)
+    found = judged(logged([2 * value_of(t, right) + 0.31 for t in steps], singles(steps)))
+    assert (found.rule, found.verdict, found.factor) == ("scaled", Verdict.WRONG, 2.0)
+    assert "other terms that add 0.31" in found.reason
+
+
+@pytest.mark.parametrize(("rule", "verdict"), [("token-mean", Verdict.RIGHT), ("mean-of-rank-means", Verdict.WRONG)])
+def test_losses_in_bfloat16(rule: str, verdict: Verdict) -> None:
+    steps = rounds(15)
+    random = np.random.default_rng(0)
+    values = [value_of(t, base(rule)) * (1 + 2.0**-8 * random.uniform(-1, 1)) for t in steps]
+    found = judged(logged(values, singles(steps), epsilon=2.0**-7))
+    assert (found.rule, found.verdict) == (rule, verdict)
+    assert found.precision is not None
+    assert found.precision.right_within == pytest.approx(2.0**-5)
+
+
+def test_a_small_difference_in_bfloat16_is_inconclusive() -> None:
+    steps = rounds(15)
+    found = judged(logged([1.04 * value_of(t, right) for t in steps], singles(steps), epsilon=2.0**-7))
+    assert found.verdict is not Verdict.RIGHT
+    assert found.verdict is Verdict.INCONCLUSIVE or found.rule == "unexplained"
+
+
+def test_rank_means_are_named_before_rarer_rules_with_the_same_weights() -> None:
+    steps = [lossy(Table.from_counts([[[5 + step]], [[19]]], step=step)) for step in range(3)]
+    found = judged(logged([value_of(t, base("mean-of-rank-means")) for t in steps], singles(steps)))
+    assert found.rule == "mean-of-rank-means"
+    assert "sequence-mean" in found.indistinguishable
 
 
 def test_a_large_number_is_judged_in_no_time() -> None:
