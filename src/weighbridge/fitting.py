@@ -27,6 +27,7 @@ _DIGITS_NEEDED = {Tier.OBJECTIVE: 2.0, Tier.EXACT: 2.5, Tier.SCALED: 3.5}  # oth
 _OFFSET_SHARE = 0.02  # of the tracer's smallest shift: what an offset may vary by
 _OFFSET_LEAD = 5.0  # times smaller than the next rule's variation
 _OFFSET_FACTORS = frozenset(("", "W", "1/W", "M", "1/M", "W*M", "1/(W*M)"))
+_FOLLOWS_FROM = 0.3  # relative weight from which a number counts as following the tracer, whatever its rule
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class Fit:
 
 def find_fit(number: LoggedNumber, family: Family) -> Fit | None:
     """The simplest way in which a rule gives this number, or None."""
-    needed = {tier: _DIGITS_NEEDED.get(tier, 4.0) - bool(LOSS_NAME.search(number.name)) for tier in Tier}
+    named = bool(LOSS_NAME.search(number.name))
+    needed = {tier: _DIGITS_NEEDED.get(tier, 4.0) - named for tier in Tier}
+    if not named and family.windows.usable.sum() == 1:  # one number of unknown meaning: a runtime, an accuracy
+        needed |= {tier: np.inf for tier in Tier if tier > Tier.EXACT}
     return (_direct(family, number.epsilon, needed) or _exponential(family, number.epsilon, needed)
             or _offset(family))
 
@@ -169,5 +173,5 @@ def moves(number: LoggedNumber, family: Family) -> bool:
         return False
     rise = (values[traced] - np.median(still)) / shift[traced]
     noise = np.ptp(still) / np.abs(shift[traced])
-    follows = (rise > 0.05) & (rise > 4 * noise) & (rise < 100)
-    return bool(follows.sum() >= max(1, needed // 2) and not np.any(rise < -4 * noise - 0.05))
+    follows = (rise > 4 * noise) & (rise > _FOLLOWS_FROM) & (rise < 100)
+    return bool(3 * follows.sum() >= len(rise) and not np.any(rise < -2 * noise - 0.05))
