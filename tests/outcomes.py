@@ -21,7 +21,9 @@ COUNTS = [(0, 0, 26), (0, 1, 105), (1, 0, 40), (1, 1, 182)]  # rank, microbatch,
 
 def pieces(weights: list[float | None], steps: list[int | None]) -> list[PieceWeight]:
     return [
-        PieceWeight(step=step, rank=rank, microbatch=microbatch, tokens=tokens, loss_sum=4.16 * tokens, relative_weight=w)
+        PieceWeight(
+            step=step, rank=rank, microbatch=microbatch, tokens=tokens, loss_sum=4.16 * tokens, relative_weight=w
+        )
         for step in steps
         for (rank, microbatch, tokens), w in zip(COUNTS, weights, strict=True)
     ]
@@ -132,7 +134,9 @@ def large(ranks: int = 8, microbatches: int = 25) -> Outcome:
         for rank in range(ranks)
         for microbatch in range(microbatches)
     ]
-    gradient = Gradient(verdict=Verdict.WRONG, rule="mean-of-microbatch-means", story=STORY, remedy=REMEDY, pieces=found)
+    gradient = Gradient(
+        verdict=Verdict.WRONG, rule="mean-of-microbatch-means", story=STORY, remedy=REMEDY, pieces=found
+    )
     return wrong().model_copy(
         update={"gradient": gradient, "reported": [], "world_size": ranks, "microbatches": microbatches, "steps": 1}
     )
@@ -148,7 +152,9 @@ def several_terms() -> Outcome:
     """A right main loss that hides an auxiliary one."""
     terms = [
         Term(name="cross_entropy", verdict=Verdict.RIGHT, rule="token-mean"),
-        Term(name="router", verdict=Verdict.WRONG, rule="scaled", factor=2.0, coefficient=0.01, observed_coefficient=0.02),
+        Term(
+            name="router", verdict=Verdict.WRONG, rule="scaled", factor=2.0, coefficient=0.01, observed_coefficient=0.02
+        ),
     ]
     sequences = [PieceWeight(rank=0, microbatch=0, tokens=13, relative_weight=w) for w in (0.5, 1.5)]
     first, *rest = wrong().gradient.pieces
@@ -160,8 +166,16 @@ def several_terms() -> Outcome:
 def hostile() -> Outcome:
     """Names that would do harm where they are not escaped."""
     script = "<script>alert('x')</script>"
-    number = wrong().reported[0].model_copy(
-        update={"name": script, "source": '"><img src=x onerror=alert(1)>', "story": "{{ 7 * 7 }} $x^2$ [red]bold[/red]"}
+    number = (
+        wrong()
+        .reported[0]
+        .model_copy(
+            update={
+                "name": script,
+                "source": '"><img src=x onerror=alert(1)>',
+                "story": "{{ 7 * 7 }} $x^2$ [red]bold[/red]",
+            }
+        )
     )
     return wrong().model_copy(
         update={

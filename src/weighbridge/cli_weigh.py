@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -33,7 +34,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write what was found as JSON.")
 @click.option("--html", "html_file", type=FILE, metavar="FILE", help="Write a page that opens without a network.")
 @click.option("--record", "record_folder", type=FILE, metavar="DIR", help="Keep the records of the run in DIR.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def weigh(
     objective: str,
     steps: int | None,
@@ -60,9 +61,7 @@ def weigh(
     from weighbridge.cli_progress import ProgressLines
     from weighbridge.weigh.session import WeighOptions, weigh_command
 
-    options = WeighOptions(
-        objective, steps, keep_running, uneven, tracer, timeout, dict(_coefficient(text) for text in coefficients)
-    )
+    options = WeighOptions(objective, steps, keep_running, uneven, tracer, timeout, _coefficients(coefficients))
     _check_outputs(json_file, html_file)
     weighing = weigh_command(command, options, record_folder=record_folder, on_progress=ProgressLines(sys.stderr))
     try:
@@ -74,6 +73,14 @@ def weigh(
     if weighing.result.ended_by == "interrupt":
         return EXIT_INTERRUPTED
     return EXIT_STATUS[weighing.outcome.verdict]
+
+
+def _coefficients(texts: Sequence[str]) -> dict[str, float]:
+    pairs = [_coefficient(text) for text in texts]
+    for name, _ in pairs:
+        if [other for other, _ in pairs].count(name) > 1:
+            raise InputError(f"--coefficient names {name!r} twice. A term has one coefficient. Leave out one of them.")
+    return dict(pairs)
 
 
 def _coefficient(text: str) -> tuple[str, float]:

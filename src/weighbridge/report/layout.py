@@ -19,10 +19,12 @@ __all__ = [
     "Grid",
     "Line",
     "blocks",
+    "clean",
     "distance",
     "facts",
     "format_weight",
     "headline",
+    "lead_finding",
     "log_scale",
     "piece_grid",
     "reported_title",
@@ -188,12 +190,19 @@ def rule_text(finding: Finding) -> str:
     return f"{finding.rule} times {f'{finding.factor_name} ({factor})' if finding.factor_name else factor}"
 
 
-def headline(outcome: Outcome) -> tuple[str, str]:
-    """The verdict in words, and the rule that explains it."""
-    words = {Verdict.RIGHT: "Right", Verdict.WRONG: "Wrong", Verdict.INCONCLUSIVE: "Could not tell"}
+def lead_finding(outcome: Outcome) -> Finding:
+    """The finding that the headline is about: the first that has the overall verdict and names a rule."""
     findings = [outcome.gradient, *outcome.reported]
-    rules = [rule_text(finding) for finding in findings if finding.verdict is outcome.verdict and finding.rule]
-    return words[outcome.verdict], rules[0] if rules else ""
+    same = [finding for finding in findings if finding.verdict is outcome.verdict]
+    named = [finding for finding in same if finding.rule]
+    return (named or same or findings)[0]
+
+
+def headline(outcome: Outcome) -> tuple[str, str]:
+    """The verdict in words, and the rule that explains it ("" where none does)."""
+    words = {Verdict.RIGHT: "Right", Verdict.WRONG: "Wrong", Verdict.INCONCLUSIVE: "Could not tell"}
+    lead = lead_finding(outcome)
+    return words[outcome.verdict], rule_text(lead) if lead.verdict is outcome.verdict else ""
 
 
 def facts(outcome: Outcome) -> list[str]:
@@ -210,6 +219,13 @@ def facts(outcome: Outcome) -> list[str]:
 def _count(number: int, thing: str) -> str:
     plural = f"{thing}es" if thing.endswith("ch") else f"{thing}s"
     return f"{number} {thing if number == 1 else plural}"
+
+
+def clean(text: str) -> str:
+    """The text without anything that a terminal would obey, as escapes; line ends stay."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def reported_title(number: Reported) -> str:

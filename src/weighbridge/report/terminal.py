@@ -20,6 +20,7 @@ from weighbridge.report.layout import (
     Block,
     Grid,
     blocks,
+    clean,
     facts,
     format_weight,
     headline,
@@ -60,13 +61,6 @@ def print_outcome(outcome: Outcome, stream: TextIO | None = None, *, width: int 
     if outcome.unrelated:
         console.print()
         console.print(clean(f"Logged, but not made from the weighed losses: {', '.join(outcome.unrelated)}."))
-
-
-def clean(text: str) -> str:
-    """The text without anything that a terminal would obey; line ends stay."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def bar(weight: float | None, scale: float, width: int, *, blocks_allowed: bool = True) -> str:
