@@ -41,7 +41,7 @@ class ProcessTree:
         self._seen: dict[int, psutil.Process] = {}
         self._since = 0.0
         self.add(root)
-        if root in self._seen:
+        with suppress(KeyError, psutil.Error):
             self._since = self._seen[root].create_time()
 
     def add(self, pid: int) -> None:
@@ -69,7 +69,7 @@ class ProcessTree:
         while waiting:
             parent = waiting.pop()
             for child in children.get(parent.pid, ()):
-                if self._seen.get(child.pid) != child and child.create_time() >= parent.create_time():
+                if self._seen.get(child.pid) != child and is_younger(child, parent):
                     self._seen[child.pid] = child
                     waiting.append(child)
 
@@ -102,5 +102,13 @@ def is_alive(process: psutil.Process) -> bool:
     """Whether this very process still runs."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def is_younger(child: psutil.Process, parent: psutil.Process) -> bool:
+    """Whether `child` was created after `parent`: if not, the id of its real parent was given out again."""
+    try:
+        return bool(child.create_time() >= parent.create_time())
     except psutil.Error:
         return False
