@@ -30,6 +30,9 @@ class StubAssembly:
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
     versions: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0"})
+    saw_torch: bool = True
+    saw_loss: bool = True
+    comparable: bool = True
 
 
 def stub_parts(verdict: str, assembly: StubAssembly | None = None, reported: Verdict | None = None) -> Parts:

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TextIO
 
-from weighbridge.weigh.launch import DeadRank, Progress
+from weighbridge.weigh.running import DeadRank, Progress
 
 __all__ = ["ProgressLines"]
 
@@ -25,6 +25,7 @@ class ProgressLines:
         self._said_ranks = 0
         self._said_steps = 0
         self._said_weighed = False
+        self._said_extended = False
         self._said_dead: set[DeadRank] = set()
         self._quiet_until = 0.0
 
@@ -41,6 +42,9 @@ class ProgressLines:
         if progress.weighed and not self._said_weighed:
             self._said_weighed = True
             self._say(f"{_count(progress.steps, 'step')} weighed")
+        if progress.extended_to is not None and not self._said_extended:
+            self._said_extended = True
+            self._say(f"no number was logged yet: weighing on, up to {_count(progress.extended_to, 'step')}")
         elif progress.steps > self._said_steps and self._stream.isatty() and not self._said_weighed:
             self._say_step(progress.steps)
 

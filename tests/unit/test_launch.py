@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from weighbridge.errors import InputError
-from weighbridge.weigh.launch import STARTUP_FOLDER, CommandResult, DeadRank, Patience, Progress, launch
+from weighbridge.weigh.launch import STARTUP_FOLDER, CommandResult, launch
+from weighbridge.weigh.running import DeadRank, Patience, Progress
 from weighbridge.weigh.watch import RecordWatch
 
 QUICK = Patience(stragglers=1.0, grace=1.0, own_end=0.2, interrupt=1.0, terminate=1.0, poll=0.02, scan=0.05)
@@ -102,6 +103,49 @@ def test_a_rank_that_never_finishes_is_not_waited_for_forever(tmp_path: Path) ->
     result = run(tmp_path, code)
     assert (result.ended_by, result.complete, result.unfinished_ranks) == ("weighing", False, (1,))
     assert all(is_gone(process.pid) for process in result.processes)
+
+
+EXTENDING = """
+def finish_at(step):
+    write(kind="finished", steps=step)
+    while not (folder / "stop").exists():
+        if (folder / "go").exists() and int((folder / "go").read_text()) > step:
+            return int((folder / "go").read_text())
+        time.sleep(0.01)
+    os._exit(0)
+start()
+write(kind="step", step=0)
+write(kind="step", step=1)
+"""
+
+
+def test_ranks_go_on_for_more_steps_where_no_number_was_logged(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    code = EXTENDING + "more = finish_at(2)\nfor step in range(2, more): write(kind='step', step=step)\nfinish_at(more)"
+    result = run(tmp_path, code, options={"steps": None, "tracer": True}, on_progress=seen.append)
+    assert (result.ended_by, result.complete) == ("weighing", True)
+    assert [process.steps for process in result.processes] == [32]
+    assert seen[-1].extended_to == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"steps": 2, "tracer": True}, ""),
+        ({"steps": None, "tracer": False}, ""),
+        ({"steps": None, "tracer": True}, "write(kind='reported', name='loss', phase='training')\n"),
+    ],
+)
+def test_ranks_stop_where_more_steps_would_be_in_vain(options: dict[str, object], line: str, tmp_path: Path) -> None:
+    result = run(tmp_path, EXTENDING + line + "finish_at(2)", options=options)
+    assert (result.ended_by, result.complete) == ("weighing", True)
+    assert not (tmp_path / "go").exists()
+
+
+def test_a_command_that_ends_while_it_goes_on_has_done_its_steps(tmp_path: Path) -> None:
+    code = EXTENDING + "finish_at(2); write(kind='exit', how='clean'); sys.exit(1)"
+    result = run(tmp_path, code, options={"steps": None, "tracer": True})
+    assert (result.ended_by, result.exit_code, result.complete, result.dead) == ("command", 1, True, ())
 
 
 def test_keep_running_waits_for_the_command(tmp_path: Path) -> None:

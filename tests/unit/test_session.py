@@ -14,7 +14,8 @@ from weighbridge.errors import InputError
 from weighbridge.outcome import Outcome, Verdict
 from weighbridge.readings import LoggedNumber
 from weighbridge.weigh.conclude import conclude, unread_gradient
-from weighbridge.weigh.launch import CommandResult, DeadRank
+from weighbridge.weigh.launch import CommandResult
+from weighbridge.weigh.running import DeadRank
 from weighbridge.weigh.session import Weighing, WeighOptions, weigh_command
 from weighbridge.weigh.watch import ProcessRecord
 
@@ -110,9 +111,26 @@ def test_dead_ranks_and_exceptions_become_problems_in_order() -> None:
         "rank 1 of 2 (process 12) died: it was killed by SIGKILL.",
         "rank 0 of 2 (process 11) died later: it left without a word with exit code 7.",
         "process 9 died later: it left without a word.",
-        "rank 2 of 3 (process 13) ended with an exception: ValueError: no",
+        "rank 2 of 3 (process 13) ended with ValueError: no",
         "the command failed with exit code 1 before its weighed steps were done.",
     ]
+
+
+def test_an_exception_that_the_records_tell_is_told_once() -> None:
+    crashed = ProcessRecord(pid=13, rank=1, world_size=2, ended_how="exception", message="ValueError: no")
+    assembly = StubAssembly(world_size=2, steps=3, problems=["rank 1 of 2 ended with ValueError: no"])
+    outcome = concluded(CommandResult(0, "command", (), 2.0, processes=(crashed,)), assembly=assembly)
+    assert outcome.problems == ["rank 1 of 2 ended with ValueError: no"]
+
+
+def test_ranks_that_disagree_about_microbatches_are_not_judged(tmp_path: Path) -> None:
+    problem = (
+        "rank 1 of 2 recorded 3 microbatches in step 0, rank 0 recorded 2. The weights of step 0 can't be compared."
+    )
+    parts = stub_parts("wrong", StubAssembly(problems=["something else.", problem], comparable=False))
+    outcome = weigh_command(["true"], WeighOptions(), record_folder=tmp_path, parts=parts).outcome
+    assert (outcome.verdict, outcome.gradient.reason) == (Verdict.INCONCLUSIVE, problem)
+    assert outcome.gradient.pieces
 
 
 def test_a_command_that_fails_after_the_weighed_steps_keeps_its_verdict() -> None:
@@ -131,9 +149,11 @@ def test_a_short_training_is_noted() -> None:
 @pytest.mark.parametrize(
     ("assembly", "processes", "reason"),
     [
-        (StubAssembly(gradient=None, steps=0), (), "no process of the command imported torch"),
-        (StubAssembly(gradient=None, steps=0), (ProcessRecord(pid=3),), "no optimizer step was seen"),
-        (StubAssembly(gradient=None, steps=3), (RANK,), "no loss was seen in 3 weighed steps. Mark the per"),
+        (StubAssembly(None, steps=0, saw_torch=False, saw_loss=False), (), "no process of the command ran"),
+        (StubAssembly(None, steps=0), (ProcessRecord(pid=3),), "no optimizer step was seen"),
+        (StubAssembly(None, steps=3, saw_loss=False), (RANK,), "no loss was seen. weighbridge sees"),
+        (StubAssembly(None, steps=0, saw_loss=False), (ProcessRecord(pid=3),), "no loss was seen, and no optimizer"),
+        (StubAssembly(None, steps=3), (RANK,), "the probe's gradient was read in none of 3 steps."),
         (StubAssembly(gradient=None, problems=["every label is masked in step 0"]), (RANK,), "every label is masked"),
     ],
 )  # fmt: skip

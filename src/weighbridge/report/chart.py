@@ -26,12 +26,13 @@ __all__ = ["MARKS", "MOST_ROWS", "chart"]
 MOST_ROWS = 40  # more pieces than this are drawn as a map
 MOST_SERIES = 4  # more columns than this stay in the table
 MARKS = "osD^"  # circle, square, diamond, triangle: told apart without colour
-TEXT, GRID, ABSENT = "#010101", "#020202", "#030303"
-SERIES = ("#040404", "#050505", "#060606", "#070707")
+TEXT, GRID = "#010101", "#020202"
+SERIES = ("#040404", "#050505", "#060606", "#070707")  # these six become CSS variables
 # Marks of the axis: a ratio, and what stands for its inverse in round numbers.
 RATIOS = {1.02: 0.98, 1.05: 0.95, 1.1: 0.9, 1.25: 0.8, 1.5: 0.67, 2: 0.5, 3: 0.33, 5: 0.2}
 RATIOS |= {10.0**power * step: 10.0**-power / step for power in range(1, 7) for step in (1, 2, 5)}
 # Blue, through a pale middle, to orange: told apart in every common kind of colour blindness.
+ABSENT = "#8f8f8f"
 MAP_COLOURS = ("#0b4f8a", "#5a9bd0", "#f2f0ea", "#e59a4f", "#a34700")
 POINTS = 1 / 72
 

@@ -14,12 +14,16 @@ from typing import Protocol
 import weighbridge
 from weighbridge.outcome import Finding, Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
-from weighbridge.weigh.launch import CommandResult, DeadRank
+from weighbridge.weigh.launch import CommandResult
+from weighbridge.weigh.running import DeadRank
 
-__all__ = ["Assembly", "conclude", "unread_gradient"]
+__all__ = ["Assembly", "conclude", "not_comparable", "unread_gradient"]
 
 SEVERITY = [Verdict.RIGHT, Verdict.INCONCLUSIVE, Verdict.WRONG]
-MARK_ADVICE = "Mark the per-token losses before they are reduced: losses = weighbridge.mark(losses, mask)"
+MARK_ADVICE = (
+    "weighbridge sees the loss functions of torch. Mark the per-token losses before they are reduced: "
+    "losses = weighbridge.mark(losses, mask)"
+)
 
 
 class Assembly(Protocol):
@@ -41,6 +45,12 @@ class Assembly(Protocol):
     def notes(self) -> Sequence[str]: ...
     @property
     def versions(self) -> dict[str, str]: ...
+    @property
+    def saw_torch(self) -> bool: ...
+    @property
+    def saw_loss(self) -> bool: ...
+    @property
+    def comparable(self) -> bool: ...
 
 
 def unread_gradient(assembly: Assembly, result: CommandResult) -> Gradient:
@@ -49,19 +59,29 @@ def unread_gradient(assembly: Assembly, result: CommandResult) -> Gradient:
 
 
 def _why_unread(assembly: Assembly, result: CommandResult) -> str:
-    if not result.processes:
-        return (
-            "no process of the command imported torch. weighbridge weighs PyTorch training in the processes that the "
-            "command starts. Check that the command trains, and that it hands its environment on to its workers."
-        )
+    stepped = assembly.steps > 0 or any(process.steps for process in result.processes)
     if assembly.problems:
         return assembly.problems[0]
-    if not any(process.steps for process in result.processes) and not assembly.steps:
+    if not assembly.saw_torch:
+        return (
+            "no process of the command ran a PyTorch model, or none came so far. weighbridge weighs PyTorch training "
+            "in the processes that the command starts. Check that the command trains, and that it hands its "
+            "environment on to its workers."
+        )
+    if not assembly.saw_loss:
+        return f"no loss was seen{'' if stepped else ', and no optimizer step'}. {MARK_ADVICE}"
+    if not stepped:
         return (
             "no optimizer step was seen. The weights are read when an optimizer is about to step. "
-            "Let the command run until it has trained at least one step, on a torch.optim optimizer."
+            "Let the command train at least one step, with an optimizer of torch.optim."
         )
-    return f"no loss was seen in {_count(assembly.steps, 'weighed step')}. {MARK_ADVICE}"
+    return f"the probe's gradient was read in none of {_count(max(assembly.steps, 1), 'step')}."
+
+
+def not_comparable(gradient: Gradient, assembly: Assembly) -> Gradient:
+    """The gradient's finding where ranks disagree about the microbatches of a step: its pieces, and no verdict."""
+    reason = next((text for text in assembly.problems if "can't be compared" in text), "the ranks' steps don't match.")
+    return gradient.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason, "remedy": ""})
 
 
 def conclude(
@@ -98,7 +118,9 @@ def conclude(
         gradient=gradient,
         reported=list(reported),
         unrelated=list(unrelated),
-        problems=_without_repeats([*assembly.problems, *_problems(result, assembly.world_size, stopped)]),
+        problems=_without_repeats(
+            [*assembly.problems, *_problems(result, assembly.world_size, stopped, assembly.problems)]
+        ),
         notes=_without_repeats([*assembly.notes, *own_notes]),
         command_exit_code=result.exit_code,
         versions={"weighbridge": weighbridge.__version__, "python": platform.python_version()} | assembly.versions,
@@ -144,15 +166,15 @@ def _why_stopped(result: CommandResult, world_size: int, timeout: float) -> str 
     return None
 
 
-def _problems(result: CommandResult, world_size: int, stopped: str | None) -> list[str]:
+def _problems(result: CommandResult, world_size: int, stopped: str | None, known: Sequence[str]) -> list[str]:
     problems = [
         f"{_who(dead.rank, dead.pid, world_size)} {'died' if index == 0 else 'died later'}: {_died_how(dead)}."
         for index, dead in enumerate(result.dead)
     ]
     problems += [
-        f"{_who(process.rank, process.pid, world_size)} ended with an exception: {process.message or 'no message'}"
+        f"{_who(process.rank, process.pid, world_size)} ended with {process.message or 'an exception'}"
         for process in result.processes
-        if process.ended_how == "exception"
+        if process.ended_how == "exception" and not any(process.message in text for text in known)
     ]
     if result.exit_code and stopped is None:
         problems.append(f"the command {_ended_how(result.exit_code)} after its weighed steps were done.")

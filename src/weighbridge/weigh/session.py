@@ -21,8 +21,9 @@ from typing import Any
 from weighbridge.errors import InputError, WeighbridgeError
 from weighbridge.outcome import Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
-from weighbridge.weigh.conclude import Assembly, conclude, unread_gradient
-from weighbridge.weigh.launch import STOP_FILE, CommandResult, Progress, find_program, launch
+from weighbridge.weigh.conclude import Assembly, conclude, not_comparable, unread_gradient
+from weighbridge.weigh.launch import CommandResult, find_program, launch
+from weighbridge.weigh.running import STOP_FILE, Progress
 from weighbridge.weigh.watch import RECORD_NAME
 
 __all__ = ["Parts", "WeighOptions", "Weighing", "weigh", "weigh_command"]
@@ -77,14 +78,13 @@ class Parts:
 
     parse_objective: Callable[[str], Any]
     assemble: Callable[[Path], Assembly]
-    judge_gradient: Callable[[GradientReading, Any], Gradient]
-    judge_reported: Callable[[LoggedNumber, Any], Reported | None]
+    judge_gradient: Callable[[GradientReading, str], Gradient]
+    judge_reported: Callable[[LoggedNumber, str], Reported | None]
 
     @classmethod
     def load(cls) -> Parts:
         """The real ones."""
-        from weighbridge.rules import parse_objective
-        from weighbridge.verdict import judge_gradient, judge_reported
+        from weighbridge.verdict import judge_gradient, judge_reported, parse_objective
         from weighbridge.weigh.assemble import assemble
 
         return cls(parse_objective, assemble, judge_gradient, judge_reported)
@@ -111,6 +111,9 @@ class _EmptyAssembly:
     steps: int = 0
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    saw_torch: bool = True
+    saw_loss: bool = True
+    comparable: bool = True
 
 
 def weigh(
@@ -157,7 +160,7 @@ def weigh_command(
 ) -> Weighing:
     """As `weigh`, and says as well how the command ended and where the records are."""
     parts = parts or Parts.load()
-    objective = parts.parse_objective(options.objective)
+    parts.parse_objective(options.objective)  # a misspelt objective is said before anything starts
     find_program(command)
     folder = _prepare_folder(record_folder)
     try:
@@ -173,7 +176,7 @@ def weigh_command(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        outcome = _judge(command, options, objective, parts, folder, result)
+        outcome = _judge(command, options, parts, folder, result)
     except Exception as error:
         error.add_note(f"The records of the run lie in {folder}")
         raise
@@ -188,7 +191,6 @@ def weigh_command(
 def _judge(
     command: Sequence[str],
     options: WeighOptions,
-    objective: Any,
     parts: Parts,
     folder: Path,
     result: CommandResult,
@@ -201,8 +203,10 @@ def _judge(
             [str(error)], world_size=max((p.world_size or 0 for p in result.processes), default=0)
         )
     reading = assembly.gradient
-    gradient = parts.judge_gradient(reading, objective) if reading else unread_gradient(assembly, result)
-    judged = [(number.name, parts.judge_reported(number, objective)) for number in assembly.logged]
+    gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
+    if not assembly.comparable:
+        gradient = not_comparable(gradient, assembly)
+    judged = [(number.name, parts.judge_reported(number, options.objective)) for number in assembly.logged]
     return conclude(
         command=command,
         objective=options.objective,

@@ -27,8 +27,9 @@ class ProcessRecord:
         rank: its rank, once it knew.
         world_size: the number of ranks, once it knew.
         steps: weighed steps so far.
-        finished: it did its weighed steps and waits to be told to stop.
-        weighed: it did its weighed steps (and goes on, where the user asked for that).
+        finished: it did its weighed steps and waits to be told to stop, or to go on for more steps.
+        weighed: it did the weighed steps that were asked for first.
+        reported: it logged a number in training.
         ended_how: "clean" or "exception" once it said that it ends; None before.
         message: the exception it ended with, else "".
     """
@@ -39,6 +40,7 @@ class ProcessRecord:
     steps: int = 0
     finished: bool = False
     weighed: bool = False
+    reported: bool = False
     ended_how: str | None = None
     message: str = ""
     _offset: int = field(default=0, repr=False)
@@ -79,8 +81,10 @@ class ProcessRecord:
                 self.steps += 1
             case "finished":
                 self.finished = self.weighed = True
-            case "weighed":
+            case "unweighed":  # it goes on without probe and tracer
                 self.weighed = True
+            case "reported":
+                self.reported |= entry.get("phase", "training") == "training"
             case "exit":
                 self.ended_how, self.message = str(entry.get("how", "clean")), str(entry.get("message") or "")
 
@@ -123,6 +127,22 @@ class RecordWatch:
     def any_finished(self) -> bool:
         """Whether some rank has done its weighed steps and waits."""
         return any(process.finished for process in self.processes.values())
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every rank of the world waits for an answer."""
+        ranks = self.ranks
+        return bool(ranks) and len(ranks) >= self.world_size and all(process.finished for process in ranks.values())
+
+    def expect_more(self) -> None:
+        """Forget who has finished: the ranks were told to go on, and will say so again."""
+        for process in self.processes.values():
+            process.finished = False
+
+    @property
+    def any_reported(self) -> bool:
+        """Whether some rank has logged a number in training."""
+        return any(process.reported for process in self.processes.values())
 
     @property
     def all_weighed(self) -> bool:
