@@ -77,7 +77,7 @@ def judge_term(term: WeighedTerm, context: Context, *, main: bool) -> Term:
     found = _verdict(term, reading, fits, context)
     if term.coefficient is None and not context.alone:
         found = _undeclared(found, reading, fits, context, main=main)
-    return found.model_copy(update={"reason": _joined(found.reason, _leftovers(reading, weight))})
+    return _with_gaps(found, term, reading, weight)
 
 
 def _nothing(term: WeighedTerm) -> Term:
@@ -275,10 +275,21 @@ def _pieces(reading: _Reading, relative: Floats) -> list[PieceWeight]:
     return [piece for table, part in zip(reading.tables, parts, strict=True) for piece in piece_weights(table, part)]
 
 
-def _leftovers(reading: _Reading, weight: Floats) -> str:
-    """A remark on rows without tokens that have a weight nevertheless."""
-    stray = (reading.sums.n == 0) & np.isfinite(weight) & (weight != 0)
-    return f"a weight was read where no token counts: {_places(reading, stray)}" if stray.any() else ""
+def _with_gaps(found: Term, term: WeighedTerm, reading: _Reading, weight: Floats) -> Term:
+    """The finding with what is odd about single rows: weight without tokens, tokens without weight, NaN."""
+    counted = reading.sums.n > 0
+    stray = ~counted & np.isfinite(weight) & (weight != 0)
+    missing = int((counted & ~np.isfinite(weight)).sum())
+    broken = [f"step {table.step} rank {row.rank} microbatch {row.microbatch}" for table in term.tables
+              for row in table.rows if row.mass > 0 and row.weight is not None and not np.isfinite(row.weight)]
+    remarks = [
+        f"a weight was read where no token counts: {_places(reading, stray)}" if stray.any() else "",
+        f"the gradient is NaN or infinite in {', '.join(list(dict.fromkeys(broken))[:4])}" if broken else "",
+        f"{missing} of {int(counted.sum())} rows with tokens were not read" if missing and not broken else "",
+    ]
+    spoilt = bool(broken) and found.verdict is Verdict.RIGHT
+    return found.model_copy(update={"reason": _joined(found.reason, *remarks),
+                                    "verdict": Verdict.INCONCLUSIVE if spoilt else found.verdict})
 
 
 def _joined(*parts: str) -> str:
