@@ -178,7 +178,8 @@ def _described(best: Explanation, reading: _Reading, objective: Objective) -> st
         return f"counted more than once: {_places(reading, best.multiples > 1)}"
     text = f"the weight of a token is {best.text}"
     if best.factor_name or best.factor is not None:
-        text += f" times {best.factor_name or format(best.factor, '.6g')}"
+        name = best.factor_name.split(", or ")[0] if best.factor_name else format(best.factor, ".6g")
+        text += f" times {name}"
     if best.rule != best.base and best.base != objective.rule:
         text += f" ({best.rule} combined with {best.base})"
     if best.rule in ("dropped-pieces", "single-rank-only"):
