@@ -104,15 +104,13 @@ def _switched_off(term: WeighedTerm) -> Term:
 
 
 def _explanations(reading: _Reading, context: Context) -> list[Explanation]:
+    """What fits when only exact zeros count as lost; if that explains little, when noise counts as zero too."""
     read = (reading.sums.n > 0) & np.isfinite(reading.item)
     drifts = _clip_drifts(reading.tables, context.clips)
-    fits: list[Explanation] = []
-    for floor in (0.0, min(context.epsilon, 1e-6)):
-        fits = match(reading.item, reading.sums, objective=context.objective, read=read,
-                     tolerance=context.precision.right_within, floor=floor, drifts=drifts)
-        if fits and fits[0].tier <= Tier.DUPLICATED:
-            break
-    return fits
+    exact, noisy = (match(reading.item, reading.sums, objective=context.objective, read=read, floor=floor,
+                          tolerance=context.precision.right_within, drifts=drifts)
+                    for floor in (0.0, min(context.epsilon, 1e-6)))
+    return noisy if noisy and (not exact or noisy[0].tier < exact[0].tier) else exact
 
 
 def _clip_drifts(tables: Sequence[Table], clips: Sequence[Clip]) -> list[Drift]:

@@ -55,6 +55,21 @@ def test_every_drift_is_named(rule: str, formula: Formula) -> None:
     assert (found.verdict, found.rule, found.factor) == (Verdict.WRONG, rule, None)
 
 
+def test_a_drift_over_many_microbatches_is_not_mistaken_for_lost_ones() -> None:
+    random = np.random.default_rng(5)
+    deep = [Table.from_counts(random.integers(1, 40, (8, 16, 1)).tolist(), step=step) for step in range(2)]
+    found = judge_gradient(planted(lambda s: s.W ** -s.later / s.N, deep), "token-mean")
+    assert found.rule == "earlier-microbatches-averaged-again"
+
+
+def test_noise_where_a_piece_was_lost_is_not_a_weight() -> None:
+    def weigh(sums: Sums) -> np.ndarray:
+        return np.where(sums.microbatch == sums.M - 1, 1.0, 1e-9) / sums.N
+
+    found = judge_gradient(planted(weigh), "token-mean")
+    assert (found.rule, found.factor) == ("last-microbatch-only", None)
+
+
 def test_a_drift_on_rank_means_says_so() -> None:
     found = judge_gradient(planted(lambda s: 2.0 ** s.later * rank_means(s)), "token-mean")
     assert found.rule == "doubled-each-microbatch"
