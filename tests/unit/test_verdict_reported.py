@@ -230,6 +230,12 @@ def test_an_evaluation_pass_with_constants_everywhere(rule: str, index: int) -> 
     assert all(p.inferred for p in found.pieces)
 
 
+def test_evaluation_weighted_by_sequences_that_have_no_label_left() -> None:
+    table = lossy(Table.from_counts([[[3, 0], [14, 9, 0, 0]], [[6, 2, 21], [11]]], length=24))
+    found = judged(logged([round(value_of(table, base("weighted-by-sequences", 3)), 4)], [[table]], name="eval_loss"))
+    assert (found.rule, found.verdict) == ("weighted-by-sequences", Verdict.WRONG)
+
+
 def test_a_single_evaluation_value_rounded_to_four_digits() -> None:
     table = lossy(tables()[0])
     found = judged(logged([round(value_of(table, base("mean-of-microbatch-means")), 4)], [[table]], name="eval_loss"))
