@@ -134,7 +134,7 @@ def _overall(gradient: Gradient, reported: Sequence[Reported], stopped: str | No
     verdict = max((finding.verdict for finding in findings), key=SEVERITY.index)
     worst = [(name, finding) for name, finding in zip(names, findings, strict=True) if finding.verdict is verdict]
     if verdict is Verdict.WRONG:
-        which = [name for name, _ in worst]
+        which = _without_repeats([name for name, _ in worst])
         return verdict, f"{_join(which)} {'is' if len(which) == 1 else 'are'} wrong."
     if verdict is Verdict.RIGHT:
         if stopped is None:
