@@ -180,7 +180,7 @@ def hostile() -> Outcome:
     return wrong().model_copy(
         update={
             "command": ["python", "-c", f"print('{script}')\x1b[2J\nrm"],
-            "reported": [number, number.model_copy(update={"rank": 1})],
+            "reported": [number, number.model_copy(update={"rank": 1, "verdict": Verdict.INCONCLUSIVE})],
             "problems": [f"{script}\x1b[31m\r\x07 & more"],
             "notes": ["</style></svg>$\\frac{"],
             "versions": {script: script},

@@ -85,6 +85,18 @@ def test_terms_and_uneven_sequences_are_listed() -> None:
     assert "step 4, rank 0, microbatch 0: 0.5000 to 1.5000" in text
 
 
+def test_a_number_that_every_rank_logs_alike_is_shown_once() -> None:
+    number = outcomes.wrong().reported[0]
+    numbers = [number.model_copy(update={"rank": rank, "values": [4.16 + 1e-7 * rank]}) for rank in range(8)]
+    text = " ".join(shown(outcomes.wrong().model_copy(update={"reported": numbers})).split())
+    assert text.count("Reported loss") == 1
+    assert "Reported loss (transformers.Trainer.log, ranks 0 to 7): wrong" in text
+    odd = numbers[1].model_copy(update={"pieces": outcomes.right().gradient.pieces})
+    text = " ".join(shown(outcomes.wrong().model_copy(update={"reported": [numbers[0], odd, numbers[2]]})).split())
+    assert "(transformers.Trainer.log, ranks 0 and 2): wrong" in text
+    assert "(transformers.Trainer.log, rank 1): wrong" in text
+
+
 def test_columns_without_room_are_named() -> None:
     assert "No room for" in shown(outcomes.hostile(), 60)
 

@@ -152,7 +152,7 @@ def test_a_short_training_is_noted() -> None:
         (StubAssembly(None, steps=0, saw_torch=False, saw_loss=False), (), "no process of the command ran"),
         (StubAssembly(None, steps=0), (ProcessRecord(pid=3),), "no optimizer step was seen"),
         (StubAssembly(None, steps=3, saw_loss=False), (RANK,), "no loss was seen. weighbridge sees"),
-        (StubAssembly(None, steps=0, saw_loss=False), (ProcessRecord(pid=3),), "no loss was seen, and no optimizer"),
+        (StubAssembly(None, steps=0, saw_loss=False), (ProcessRecord(pid=3),), "no optimizer step with a loss"),
         (StubAssembly(None, steps=3), (RANK,), "the probe's gradient was read in none of 3 steps."),
         (StubAssembly(gradient=None, problems=["every label is masked in step 0"]), (RANK,), "every label is masked"),
     ],

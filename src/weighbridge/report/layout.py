@@ -17,12 +17,14 @@ __all__ = [
     "Cell",
     "Column",
     "Grid",
+    "Group",
     "Line",
     "blocks",
     "clean",
     "distance",
     "facts",
     "format_weight",
+    "group_reported",
     "headline",
     "lead_finding",
     "log_scale",
@@ -91,13 +93,40 @@ class Block:
     sentences: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A number that several ranks logged with the same finding, as one: the first rank's record, and all the ranks."""
+
+    number: Reported
+    ranks: tuple[int, ...]
+
+
+def group_reported(numbers: Sequence[Reported]) -> list[Group]:
+    """The reported numbers, those that differ in nothing but their rank and their last digits put together."""
+    groups: dict[tuple[object, ...], Group] = {}
+    for number in numbers:
+        key = (
+            *(number.name, number.source, number.phase, number.verdict, rule_text(number), number.window),
+            *(number.reason, number.remedy, *number.indistinguishable),
+            *(
+                (piece.rank, piece.microbatch, piece.step, format_weight(piece.relative_weight))
+                for piece in number.pieces
+            ),
+        )
+        ranks = () if number.rank is None else (number.rank,)
+        before = groups.get(key)
+        groups[key] = Group(number, ranks) if before is None else Group(before.number, (*before.ranks, *ranks))
+    return list(groups.values())
+
+
 def piece_grid(outcome: Outcome, *, limit: int | None = 40, phase: str = "training") -> Grid:
     """The first weighed step in full, or its `limit` most extreme pieces; beside it what other steps did."""
-    numbers = [number for number in outcome.reported if number.phase == phase and number.pieces]
-    findings: list[Finding] = [*([outcome.gradient] if phase == "training" else []), *numbers]
-    names = [number.name for number in numbers]
+    groups = group_reported([number for number in outcome.reported if number.phase == phase and number.pieces])
+    findings: list[Finding] = [outcome.gradient] if phase == "training" else []
+    findings += [group.number for group in groups]
+    names = [group.number.name for group in groups]
     titles = ["gradient"] if phase == "training" else []
-    titles += [_column_title(number, names) for number in numbers]
+    titles += [_column_title(group, names) for group in groups]
     steps = sorted({piece.step for piece in outcome.gradient.pieces if piece.step is not None})
     first = steps[0] if steps and phase == "training" else None
     columns = [_by_place(finding.pieces, first) for finding in findings]
@@ -175,9 +204,17 @@ def format_weight(weight: float | None) -> str:
     return f"{weight:.4f}" if 1e-3 <= abs(weight) < 1e4 else f"{weight:.2e}"
 
 
-def _column_title(number: Reported, names: Sequence[str]) -> str:
-    several = names.count(number.name) > 1 and number.rank is not None
-    return f"{number.name} (rank {number.rank})" if several else number.name
+def _column_title(group: Group, names: Sequence[str]) -> str:
+    name = group.number.name
+    return f"{name} ({_rank_text(group.ranks)})" if names.count(name) > 1 and group.ranks else name
+
+
+def _rank_text(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 3 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}"
 
 
 def rule_text(finding: Finding) -> str:
@@ -228,11 +265,12 @@ def clean(text: str) -> str:
     )
 
 
-def reported_title(number: Reported) -> str:
-    """Name, source, phase and rank of a reported number."""
+def reported_title(group: Group) -> str:
+    """Name, source, phase and ranks of a reported number."""
+    number = group.number
     where = [number.source]
     where += [number.phase] if number.phase != "training" else []
-    where += [f"rank {number.rank}"] if number.rank is not None else []
+    where += [_rank_text(group.ranks)] if group.ranks else []
     where += [f"one value every {number.window} steps"] if number.window > 1 else []
     return f"Reported {number.name} ({', '.join(where)})"
 
@@ -251,8 +289,9 @@ def blocks(outcome: Outcome) -> list[Block]:
             coefficients = [("declared", term.coefficient), ("observed", term.observed_coefficient)]
             text = ", ".join(f"{name} {value:.6g}" for name, value in coefficients if value is not None)
             found.append(_block(f"Loss term {term.name}", term, [("Coefficient", text)] if text else []))
-    for number in outcome.reported:
-        found.append(_block(reported_title(number), number, [*_values(number), *_range_of(number)]))
+    for group in group_reported(outcome.reported):
+        extra = [*_values(group.number), *_range_of(group.number)]
+        found.append(_block(reported_title(group), group.number, extra))
     return found
 
 

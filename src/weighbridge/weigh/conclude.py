@@ -68,8 +68,13 @@ def _why_unread(assembly: Assembly, result: CommandResult) -> str:
             "in the processes that the command starts. Check that the command trains, and that it hands its "
             "environment on to its workers."
         )
+    if not assembly.saw_loss and not stepped:
+        return (
+            "no optimizer step with a loss was seen: the command took no step of an optimizer of torch.optim, or "
+            f"computes its loss in a way that weighbridge does not see. {MARK_ADVICE}"
+        )
     if not assembly.saw_loss:
-        return f"no loss was seen{'' if stepped else ', and no optimizer step'}. {MARK_ADVICE}"
+        return f"no loss was seen. {MARK_ADVICE}"
     if not stepped:
         return (
             "no optimizer step was seen. The weights are read when an optimizer is about to step. "
@@ -134,7 +139,7 @@ def _overall(gradient: Gradient, reported: Sequence[Reported], stopped: str | No
     verdict = max((finding.verdict for finding in findings), key=SEVERITY.index)
     worst = [(name, finding) for name, finding in zip(names, findings, strict=True) if finding.verdict is verdict]
     if verdict is Verdict.WRONG:
-        which = [name for name, _ in worst]
+        which = _without_repeats([name for name, _ in worst])
         return verdict, f"{_join(which)} {'is' if len(which) == 1 else 'are'} wrong."
     if verdict is Verdict.RIGHT:
         if stopped is None:

@@ -118,7 +118,13 @@ def launch(
     with _ending_signals() as signals:
         process = _start(program, command, _environment(record_folder, options))
         run = RunningCommand(
-            process, record_folder, options, started + timeout, signals, patience or Patience(), on_progress
+            process,
+            record_folder,
+            options,
+            deadline=started + timeout,
+            signals=signals,
+            patience=patience or Patience(),
+            on_progress=on_progress,
         )
         try:
             ended_by = run.watch_until_over()

@@ -107,6 +107,7 @@ class RunningCommand:
         process: subprocess.Popen[bytes],
         record_folder: Path,
         options: Mapping[str, Any],
+        *,
         deadline: float,
         signals: Signals,
         patience: Patience,

@@ -28,6 +28,11 @@ from weighbridge.weigh.watch import RECORD_NAME
 
 __all__ = ["Parts", "WeighOptions", "Weighing", "weigh", "weigh_command"]
 
+TRACER_NOTE = (
+    "The tracer added known constants to losses from the second weighed step on: what the command logged then is not "
+    "its real loss. Gradients are not changed by it. Pass --no-tracer to weigh gradients alone."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class WeighOptions:
@@ -218,6 +223,7 @@ def _judge(
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
+        notes=[TRACER_NOTE] if options.tracer and assembly.steps > 1 else [],
     )
 
 
