@@ -19,7 +19,7 @@ __all__ = ["DeathBed", "ProcessTree", "is_alive"]
 
 
 def end_status(pid: int) -> int | None:
-    """How the zombie `pid` ended, as in `Popen.returncode` (negative: the signal); None where the system doesn't say."""
+    """How the zombie `pid` ended, as in `Popen.returncode` (negative: the signal); None where that isn't known."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return os.waitstatus_to_exitcode(int(fields[-1])) if state in "ZX" else None
