@@ -229,6 +229,7 @@ def _column_title(group: Group, names: Sequence[str]) -> str:
 
 
 def rank_text(ranks: Sequence[int]) -> str:
+    """The ranks in words: `rank 0`, `ranks 0 and 2`, `ranks 0 to 7`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 3 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
