@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from weighbridge.errors import InputError
-from weighbridge.outcome import Outcome, Verdict
-from weighbridge.report.json import check_writable, write_json
+
+if TYPE_CHECKING:
+    from weighbridge.outcome import Outcome
 
 __all__ = ["weigh"]
 
-EXIT_STATUS = {Verdict.RIGHT: 0, Verdict.WRONG: 1, Verdict.INCONCLUSIVE: 3}
+EXIT_STATUS = {"right": 0, "wrong": 1, "inconclusive": 3}
 EXIT_INTERRUPTED = 130
 FILE = click.Path(path_type=Path)
 
@@ -96,6 +98,8 @@ def _coefficient(text: str) -> tuple[str, float]:
 
 
 def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
+    from weighbridge.report.json import check_writable
+
     if json_file is not None:
         check_writable(json_file, "--json")
     if html_file is not None:
@@ -103,6 +107,7 @@ def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
 
 
 def _report(outcome: Outcome, json_file: Path | None, html_file: Path | None) -> None:
+    from weighbridge.report.json import write_json
     from weighbridge.report.terminal import print_outcome
 
     if json_file is not None:  # files first: they are what is left when the terminal is gone

@@ -59,8 +59,9 @@ def test_every_command_can_be_loaded() -> None:
     assert all(weighbridge.get_command(context, name) is not None for name in COMMANDS)
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from weighbridge.cli import run; run(['--help']); print(sorted(sys.modules))"
+@pytest.mark.parametrize("arguments", [["--help"], ["weigh", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"import sys; from weighbridge.cli import run; run({arguments}); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     heavy = ["'pydantic'", "'numpy'", "'matplotlib'", "'jinja2'", "'rich'", "'torch'", "'psutil'"]
     assert not [name for name in heavy if name in done.stdout]

@@ -11,8 +11,8 @@ import pytest
 
 import outcomes
 from weighbridge.report.chart import chart
+from weighbridge.report.grid import piece_grid
 from weighbridge.report.html import to_html, write_html
-from weighbridge.report.layout import piece_grid
 
 ALL = ["right", "wrong", "inconclusive", "large", "with_nan", "several_terms", "hostile"]
 

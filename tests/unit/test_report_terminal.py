@@ -8,8 +8,8 @@ import math
 import pytest
 
 import outcomes
-from weighbridge.outcome import Outcome
-from weighbridge.report.layout import distance, format_weight, piece_grid
+from weighbridge.outcome import Outcome, PieceWeight
+from weighbridge.report.grid import distance, format_weight, piece_grid
 from weighbridge.report.terminal import bar, print_outcome
 
 ALL = ["right", "wrong", "inconclusive", "large", "with_nan", "several_terms", "hostile"]
@@ -83,6 +83,33 @@ def test_terms_and_uneven_sequences_are_listed() -> None:
     text = " ".join(shown(outcomes.several_terms()).split())
     assert "Loss term router: wrong, scaled times 2 Coefficient: declared 0.01, observed 0.02" in text
     assert "step 4, rank 0, microbatch 0: 0.5000 to 1.5000" in text
+
+
+def test_gradient_and_logged_number_stand_side_by_side_for_the_same_step() -> None:
+    def piece(step: int, rank: int, tokens: int, weight: float) -> PieceWeight:
+        return PieceWeight(step=step, rank=rank, microbatch=0, tokens=tokens, relative_weight=weight)
+
+    gradient = [
+        piece(0, 0, 10, 1.5),
+        piece(0, 1, 20, 0.75),
+        piece(1, 0, 7, 2.0),
+        piece(1, 1, 21, 0.6),
+        piece(2, 1, 9, 0.9),
+    ]
+    logged = [piece(1, 0, 7, 2.0), piece(2, 1, 9, 0.9)]
+    outcome = outcomes.wrong()
+    outcome = outcome.model_copy(
+        update={
+            "gradient": outcome.gradient.model_copy(update={"pieces": gradient}),
+            "reported": [outcome.reported[0].model_copy(update={"pieces": logged})],
+        }
+    )
+    lines = piece_grid(outcome).lines
+    assert [(line.step, line.rank, line.tokens) for line in lines] == [(1, 0, 7), (2, 1, 9)]
+    assert [[cell.weight for cell in line.cells] for line in lines] == [[2.0, 2.0], [0.9, 0.9]]
+    text = " ".join(shown(outcome).split())
+    assert "Each piece in the step in which its weight in a logged number was read." in text
+    assert "In all 3 steps, gradient weights are between 0.6000 and 2.0000." in text
 
 
 def test_a_number_that_every_rank_logs_alike_is_shown_once() -> None:

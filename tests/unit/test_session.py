@@ -239,3 +239,13 @@ def test_arguments_that_are_not_utf8_are_shown_as_escapes(tmp_path: Path) -> Non
     command = [sys.executable, "-S", "-c", "pass", os.fsdecode(b"\xff")]
     outcome = weigh_command(command, WeighOptions(), record_folder=tmp_path, parts=stub_parts("right")).outcome
     assert outcome.command[-1] == "\\xff"
+
+
+def test_causes_come_before_what_followed_from_them() -> None:
+    assembly = StubAssembly(world_size=2, steps=3, problems=["rank 0 of 2 ended with RuntimeError: connection closed"])
+    result = CommandResult(1, "command", (DeadRank(12, 1, "SIGKILL"),), 2.0)
+    assert [text[:11] for text in concluded(result, assembly=assembly).problems] == [
+        "rank 1 of 2",
+        "rank 0 of 2",
+        "the command",
+    ]

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.report.layout import Grid, Line, clean, format_weight, log_scale
+from weighbridge.report.grid import Grid, Line, format_weight, log_scale
+from weighbridge.report.layout import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,8 +107,10 @@ def _draw_weight(axes: Axes, weight: float | None, y: float, scale: float, index
 
 
 def _name_rows(axes: Axes, lines: Sequence[Line], *, wide: bool) -> None:
-    rank, microbatch = ("rank ", "microbatch ") if wide else ("r", "m")
-    names = [f"{rank}{line.rank}, {microbatch}{line.microbatch}" for line in lines]
+    step, rank, microbatch, comma = ("step ", "rank ", "microbatch ", ", ") if wide else ("s", "r", "m", " ")
+    names = [f"{rank}{line.rank}{comma}{microbatch}{line.microbatch}" for line in lines]
+    if len({line.step for line in lines}) > 1:
+        names = [f"{step}{line.step}{comma}{name}" for line, name in zip(lines, names, strict=True)]
     axes.set_yticks(range(len(lines)), names)
     axes.tick_params(axis="both", length=0, pad=6)
     tokens = axes.secondary_yaxis("right")

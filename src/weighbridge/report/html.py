@@ -13,20 +13,9 @@ from typing import Any
 
 from weighbridge.outcome import Outcome
 from weighbridge.report.chart import MOST_ROWS, MOST_SERIES, chart
+from weighbridge.report.grid import Grid, distance, format_weight, log_scale, piece_grid
 from weighbridge.report.json import write_whole
-from weighbridge.report.layout import (
-    Grid,
-    blocks,
-    clean,
-    distance,
-    facts,
-    format_weight,
-    headline,
-    lead_finding,
-    log_scale,
-    piece_grid,
-    uneven_sequences,
-)
+from weighbridge.report.layout import blocks, clean, facts, headline, lead_finding, uneven_sequences
 
 __all__ = ["to_html", "write_html"]
 

@@ -16,24 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from weighbridge.outcome import Outcome, Verdict
-from weighbridge.report.layout import (
-    Block,
-    Grid,
-    blocks,
-    clean,
-    facts,
-    format_weight,
-    headline,
-    log_scale,
-    piece_grid,
-    uneven_sequences,
-)
+from weighbridge.report.grid import Grid, Line, format_weight, log_scale, piece_grid
+from weighbridge.report.layout import Block, blocks, clean, facts, headline, uneven_sequences
 
 __all__ = ["bar", "print_outcome"]
 
 STYLES = {Verdict.RIGHT: "bold green", Verdict.WRONG: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 WEIGHT_WIDTH = 10
 FIXED_WIDTH = 4 + 10 + 8 + 3 * 2  # rank, microbatch, tokens, and two blanks after each
+STEP_WIDTH = 4
 NARROWEST_BAR, WIDEST_BAR = 11, 31
 
 
@@ -79,12 +70,14 @@ def bar(weight: float | None, scale: float, width: int, *, blocks_allowed: bool 
 
 
 def _print_grid(console: Console, grid: Grid) -> None:
-    room = console.width - FIXED_WIDTH - NARROWEST_BAR - 2
+    fixed_width = FIXED_WIDTH + (STEP_WIDTH + 2 if grid.several_steps else 0)
+    room = console.width - fixed_width - NARROWEST_BAR - 2
     shown = max(1, min(len(grid.columns), room // (WEIGHT_WIDTH + 2)))
-    spare = console.width - FIXED_WIDTH - shown * (WEIGHT_WIDTH + 2) - 2
+    spare = console.width - fixed_width - shown * (WEIGHT_WIDTH + 2) - 2
     bar_width = max(NARROWEST_BAR, min(WIDEST_BAR, spare)) // 2 * 2 - 1
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name, width in (("rank", 4), ("microbatch", 10), ("tokens", 8)):
+    steps = [("step", STEP_WIDTH)] if grid.several_steps else []
+    for name, width in (*steps, ("rank", 4), ("microbatch", 10), ("tokens", 8)):
         table.add_column(name, justify="right", min_width=width, no_wrap=True)
     for index, column in enumerate(grid.columns[:shown]):
         table.add_column(
@@ -96,12 +89,17 @@ def _print_grid(console: Console, grid: Grid) -> None:
     for line in grid.lines:
         weights = [_weight(cell.weight, cell.inferred) for cell in line.cells[:shown]]
         drawn = Text(bar(line.cells[0].weight, scale, bar_width, blocks_allowed=blocks_allowed), style="cyan")
-        table.add_row(str(line.rank), str(line.microbatch), str(line.tokens), weights[0], drawn, *weights[1:])
+        table.add_row(*_place(line, grid), weights[0], drawn, *weights[1:])
     console.print()
-    console.print("Relative weight of a token; 1 is right." + (f" Step {grid.step}." if grid.step is not None else ""))
+    console.print(f"Relative weight of a token; 1 is right. {grid.caption}".rstrip())
     console.print()
     console.print(table)
     _print_under_grid(console, grid, shown)
+
+
+def _place(line: Line, grid: Grid) -> list[str]:
+    step = ["-" if line.step is None else str(line.step)] if grid.several_steps else []
+    return [*step, str(line.rank), str(line.microbatch), str(line.tokens)]
 
 
 def _print_under_grid(console: Console, grid: Grid, shown: int) -> None:

@@ -123,9 +123,7 @@ def conclude(
         gradient=gradient,
         reported=list(reported),
         unrelated=list(unrelated),
-        problems=_without_repeats(
-            [*assembly.problems, *_problems(result, assembly.world_size, stopped, assembly.problems)]
-        ),
+        problems=_without_repeats(_problems(result, assembly, stopped)),
         notes=_without_repeats([*assembly.notes, *own_notes]),
         command_exit_code=result.exit_code,
         versions={"weighbridge": weighbridge.__version__, "python": platform.python_version()} | assembly.versions,
@@ -171,19 +169,22 @@ def _why_stopped(result: CommandResult, world_size: int, timeout: float) -> str 
     return None
 
 
-def _problems(result: CommandResult, world_size: int, stopped: str | None, known: Sequence[str]) -> list[str]:
-    problems = [
+def _problems(result: CommandResult, assembly: Assembly, stopped: str | None) -> list[str]:
+    """What went wrong, causes first: a dead rank, what the records tell, exceptions they don't tell, the end."""
+    world_size = assembly.world_size
+    dead = [
         f"{_who(dead.rank, dead.pid, world_size)} {'died' if index == 0 else 'died later'}: {_died_how(dead)}."
         for index, dead in enumerate(result.dead)
     ]
-    problems += [
+    exceptions = [
         f"{_who(process.rank, process.pid, world_size)} ended with {process.message or 'an exception'}"
         for process in result.processes
-        if process.ended_how == "exception" and not any(process.message in text for text in known)
+        if process.ended_how == "exception" and not any(process.message in text for text in assembly.problems)
     ]
+    end = [] if stopped is None else [stopped]
     if result.exit_code and stopped is None:
-        problems.append(f"the command {_ended_how(result.exit_code)} after its weighed steps were done.")
-    return [*problems, stopped] if stopped is not None else problems
+        end = [f"the command {_ended_how(result.exit_code)} after its weighed steps were done."]
+    return [*dead, *assembly.problems, *exceptions, *end]
 
 
 def _died_how(dead: DeadRank) -> str:

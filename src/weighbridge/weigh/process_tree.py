@@ -8,23 +8,61 @@ the id of one that ended is never mistaken for it.
 from __future__ import annotations
 
 import os
+import select
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-__all__ = ["ProcessTree", "end_status"]
+__all__ = ["DeathBed", "ProcessTree", "is_alive"]
 
 
-def end_status(process: psutil.Process) -> int | None:
-    """How a zombie ended, as in `Popen.returncode` (negative: the signal); None where the system doesn't say."""
+def end_status(pid: int) -> int | None:
+    """How the zombie `pid` ended, as in `Popen.returncode` (negative: the signal); None where that isn't known."""
     try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        status = int(fields[-1])
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[-1])) if state in "ZX" else None
     except (OSError, ValueError, IndexError):
         return None
-    return os.waitstatus_to_exitcode(status)
+
+
+class DeathBed:
+    """Waits for time to pass or for a watched process to end, and notes how it ended before its parent clears it away.
+
+    A parent that collects its child leaves nothing to ask. Waking at the very moment of an end (pidfd, Linux) is
+    quicker than most launchers look; elsewhere this only waits.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[int, int] = {}
+        self._statuses: dict[int, int | None] = {}
+
+    def watch(self, pid: int) -> None:
+        """Watch the process `pid`, where the system can."""
+        if pid not in self._handles and hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self._handles[pid] = os.pidfd_open(pid)
+
+    def wait(self, seconds: float) -> None:
+        """Wait that long, or until a watched process ends."""
+        poll = select.poll()
+        pids = {handle: pid for pid, handle in self._handles.items() if pid not in self._statuses}
+        for handle in pids:
+            poll.register(handle, select.POLLIN)
+        for handle, _ in poll.poll(seconds * 1000):
+            self._statuses[pids[handle]] = end_status(pids[handle])
+
+    def status(self, pid: int) -> int | None:
+        """How the process `pid` ended, as in `Popen.returncode`; None where that isn't known."""
+        found = self._statuses.get(pid)
+        return end_status(pid) if found is None else found
+
+    def close(self) -> None:
+        """Give the handles back."""
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
 
 
 class ProcessTree:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from weighbridge.weigh.process_tree import ProcessTree, end_status, is_alive
+from weighbridge.weigh.process_tree import DeathBed, ProcessTree, is_alive
 from weighbridge.weigh.watch import ProcessRecord, RecordWatch
 
 __all__ = ["RECORD_VARIABLE", "STOP_FILE", "DeadRank", "EndedBy", "Patience", "Progress", "RunningCommand", "Signals"]
@@ -130,15 +130,19 @@ class RunningCommand:
         self._next_scan = 0.0
         self._last_progress: Progress | None = None
         self._looked_up: set[int] = set()
+        self._death_bed = DeathBed()
 
     def watch_until_over(self) -> EndedBy:
         """Wait until the command ended, its weighed steps are done, time is up, or somebody interrupts."""
-        while True:
-            self._look()
-            ended_by = self._over()
-            if ended_by is not None:
-                return ended_by
-            time.sleep(self._patience.poll)
+        try:
+            while True:
+                self._look()
+                ended_by = self._over()
+                if ended_by is not None:
+                    return ended_by
+                self._death_bed.wait(self._patience.poll)
+        finally:
+            self._death_bed.close()
 
     def end(self, ended_by: EndedBy) -> None:
         """End what is left of the command, gently first."""
@@ -177,6 +181,8 @@ class RunningCommand:
             if record.pid not in self._looked_up:
                 self._looked_up.add(record.pid)
                 self.tree.add(record.pid)
+                if self.tree.find(record.pid) is not None:
+                    self._death_bed.watch(record.pid)
         if self._first_step is None and self.records.steps:
             self._first_step = time.monotonic()
         if self._signals.count == 0:
@@ -195,7 +201,7 @@ class RunningCommand:
                 gone.append((record, None))
             elif process is not None and not is_alive(process):
                 own = record.pid == self.process.pid
-                gone.append((record, self.process.poll() if own else end_status(process)))
+                gone.append((record, self.process.poll() if own else self._death_bed.status(record.pid)))
         return gone
 
     def _note_deaths(self, gone: list[tuple[ProcessRecord, int | None]]) -> None:
