@@ -70,7 +70,7 @@ def test_bfloat16_reduction_says_what_it_cannot_see(tmp_path: Path) -> None:
     found = weigh(tmp_path, *torchrun("examples/fsdp2.py", "--loss", "token-mean", "--reduce", "bfloat16"))
     assert found.gradient["rule"] == "token-mean"
     assert found.gradient["precision"]["right_within"] > 1e-3
-    assert "one token" in found.gradient["precision"]["derivation"]
+    assert "One token" in found.gradient["precision"]["derivation"]
 
 
 def test_evaluation_loss_is_judged_apart_from_training(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ def _judge(
         assembly = _EmptyAssembly(
             [str(error)], world_size=max((p.world_size or 0 for p in result.processes), default=0)
         )
-    reading = assembly.gradient
+    reading = _with_coefficients(assembly.gradient, options.coefficients)
     gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
     if not assembly.comparable:
         gradient = not_comparable(gradient, assembly)
@@ -218,13 +218,40 @@ def _judge(
         assembly=assembly,
         result=result,
         gradient=gradient,
-        reported=[finding for _, finding in judged if finding is not None],
+        reported=_once([finding for _, finding in judged if finding is not None]),
         unrelated=sorted({name for name, finding in judged if finding is None}),
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
         notes=[TRACER_NOTE] if options.tracer and assembly.steps > 1 else [],
     )
+
+
+def _with_coefficients(reading: GradientReading | None, declared: Mapping[str, float]) -> GradientReading | None:
+    """The reading with what the user declared of its terms."""
+    if reading is None or not declared:
+        return reading
+    terms = tuple(replace(term, coefficient=declared.get(term.name, term.coefficient)) for term in reading.terms)
+    return replace(reading, terms=terms)
+
+
+def _unknown_terms(reading: GradientReading | None, declared: Mapping[str, float]) -> list[str]:
+    """What to say of declared coefficients whose term was not seen."""
+    seen = [] if reading is None else [term.name for term in reading.terms]
+    among = f"The terms seen are {', '.join(seen)}." if seen else "No term was seen."
+    return [f"{name!r} has a coefficient and is no term of the loss that was weighed. {among} "
+            "Pass --coefficient with one of these names, or mark the term." for name in declared if name not in seen]
+
+
+def _once(reported: Sequence[Reported]) -> list[Reported]:
+    """Numbers that every rank logged with the same values and the same finding, once, without a rank."""
+    kept: dict[str, Reported] = {}
+    ranks: dict[str, int] = {}
+    for number in reported:
+        key = repr((number.name, number.source, number.phase, number.verdict, number.rule, number.factor, number.values))
+        kept.setdefault(key, number)
+        ranks[key] = ranks.get(key, 0) + 1
+    return [number if ranks[key] == 1 else number.model_copy(update={"rank": None}) for key, number in kept.items()]
 
 
 def _went_well(outcome: Outcome, result: CommandResult) -> bool:

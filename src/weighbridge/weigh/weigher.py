@@ -209,9 +209,9 @@ class Weigher:
             return 0.0
         size = self.constant if entry.dtype != "float16" else min(self.constant, 16.0)
         if entry.phase == "evaluation":
-            # Distinct, and spread evenly: every rule gives another value.
-            rank, _ = place()
-            return size * (0.5 + ((entry.microbatch + 1) * GOLDEN + rank * 0.377) % 1.0)
+            # Distinct by batch, rank and pass, and spread evenly: every rule gives another value, in every pass.
+            turn = (entry.microbatch + 1) * GOLDEN + self.probe_rank * 0.377 + self.passes.number * 0.223
+            return size * (0.5 + turn % 1.0)
         return size if self.step and self._traced() == (self.probe_rank, entry.microbatch) else 0.0
 
     @property
