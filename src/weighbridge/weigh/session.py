@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from weighbridge.advice import framework_of, with_advice
 from weighbridge.errors import InputError, WeighbridgeError
 from weighbridge.outcome import Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
@@ -211,14 +212,15 @@ def _judge(
     gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
     if not assembly.comparable:
         gradient = not_comparable(gradient, assembly)
+    framework = framework_of([number.source for number in assembly.logged], assembly.versions)
     judged = [(number.name, parts.judge_reported(number, options.objective)) for number in assembly.logged]
     return conclude(
         command=command,
         objective=options.objective,
         assembly=assembly,
         result=result,
-        gradient=gradient,
-        reported=_once([finding for _, finding in judged if finding is not None]),
+        gradient=with_advice(gradient, framework),
+        reported=_once([with_advice(found, framework, found.phase) for _, found in judged if found is not None]),
         unrelated=sorted({name for name, finding in judged if finding is None}),
         steps_asked=options.steps,
         keep_running=options.keep_running,
