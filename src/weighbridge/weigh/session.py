@@ -186,7 +186,7 @@ def weigh_command(
     except Exception as error:
         error.add_note(f"The records of the run lie in {folder}")
         raise
-    if record_folder is None and _went_well(outcome, result):
+    if record_folder is None and (_went_well(outcome, result) or not _has_records(folder)):
         shutil.rmtree(folder, ignore_errors=True)
         return Weighing(outcome, result, None)
     if record_folder is None:
@@ -254,6 +254,10 @@ def _once(reported: Sequence[Reported]) -> list[Reported]:
         kept.setdefault(key, number)
         ranks[key] = ranks.get(key, 0) + 1
     return [number if ranks[key] == 1 else number.model_copy(update={"rank": None}) for key, number in kept.items()]
+
+
+def _has_records(folder: Path) -> bool:
+    return any(RECORD_NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _went_well(outcome: Outcome, result: CommandResult) -> bool:
