@@ -38,6 +38,7 @@ class Assembled:
     saw_torch: bool = True  # some process of the command imported torch and could be weighed
     saw_loss: bool = True  # some process computed a loss on which the probe sits
     comparable: bool = True  # ranks agree about the microbatches of a step
+    not_finite: str = ""  # where a loss was first NaN or infinite
 
 
 def assemble(folder: Path) -> Assembled:
@@ -62,6 +63,7 @@ def assemble(folder: Path) -> Assembled:
         saw_torch=bool(records.ranks or records.bystanders),
         saw_loss=any(record.microbatches for record in records.ranks.values()),
         comparable=problems_.comparable(records, steps),
+        not_finite=problems_.first_not_finite(records),
     )
 
 

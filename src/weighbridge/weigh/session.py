@@ -119,6 +119,7 @@ class _EmptyAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    not_finite: str = ""
 
 
 def weigh(

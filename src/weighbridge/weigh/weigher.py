@@ -51,6 +51,7 @@ class Weigher:
         self.reporting = False  # a logger is at work, and may call another
         self.compiled = False
         self.engine: Any = None  # DeepSpeed's, which reads gradients in its own way
+        self.stepped_without_loss = False  # and a record says so
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
 
