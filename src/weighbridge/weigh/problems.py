@@ -102,6 +102,10 @@ def notes(records: Records, steps: list[int]) -> list[str]:
         found.append("Another optimizer, over other parameters, stepped too: what it optimizes was not weighed.")
     if any("skipped" in record.others for record in ranks):
         found.append("A gradient scaler skipped a step with infinities; its microbatches were left out.")
+    if any("guarded" in record.others for record in ranks):
+        found.append("A step was skipped while the tracer's constant was in its loss, as a guard against loss spikes "
+                     "does. It was left out, the tracer was off from then on, and logged numbers are judged by their "
+                     "values.")
     if any(any(slots_missing(record)) for record in ranks):
         found.append("Some microbatches had no slot left in the probe and were not weighed.")
     within = max((line["within"] for record in ranks for line in record.microbatches), default=0.0)

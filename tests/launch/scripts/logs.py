@@ -3,7 +3,8 @@
     python tests/launch/scripts/logs.py report
     python tests/launch/scripts/logs.py tensorboard
     python tests/launch/scripts/logs.py wandb
-    python tests/launch/scripts/logs.py guarded
+    python tests/launch/scripts/logs.py guarded         skips a step whose loss is a spike
+    python tests/launch/scripts/logs.py guarded-late    the same, and logs such a step too
 
 `right` is the mean over all tokens of a step, `wrong` is the mean of its microbatches' means.
 """
@@ -37,7 +38,9 @@ def train(log: Callable[[dict[str, float], int], None], sink: str) -> None:
             sums += loss.item()
             means.append(loss.item() / int((labels != IGNORED).sum()))
         right, wrong = sums / tokens, sum(means) / len(means)
-        if sink == "guarded":
+        if sink == "guarded-late":
+            log({"right": right, "wrong": wrong}, step)
+        if sink.startswith("guarded"):
             if last is not None and right > 10 * last:
                 print(f"loss spike in step {step}: skipped", flush=True)
                 continue
@@ -51,7 +54,8 @@ def train(log: Callable[[dict[str, float], int], None], sink: str) -> None:
             if len(running) == 3:
                 numbers["every_third"] = sum(running) / 3
                 running.clear()
-        log(numbers, step)
+        if sink != "guarded-late":
+            log(numbers, step)
 
 
 def report(numbers: dict[str, float], step: int) -> None:
@@ -61,7 +65,7 @@ def report(numbers: dict[str, float], step: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("sink", choices=["report", "tensorboard", "wandb", "guarded"])
+    parser.add_argument("sink", choices=["report", "tensorboard", "wandb", "guarded", "guarded-late"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.sink == "tensorboard":
