@@ -6,13 +6,12 @@ adds one thing to its loading: when the module has run, the waiting functions ar
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
 
 TYPE_CHECKING = False  # typing itself is not worth importing in every process
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -20,12 +19,15 @@ _waiting: dict[str, list[Callable[[ModuleType], object]]] = {}  # name of a modu
 _running: set[str] = set()  # names being looked up by the finder itself
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """The module's own loader, and the waiting functions after it."""
 
-    def __init__(self, loader: importlib.abc.Loader, name: str) -> None:
+    def __init__(self, loader: Loader, name: str) -> None:
         self._loader = loader
         self._name = name
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)  # who looks a module up before it is imported may ask for its source
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -40,7 +42,7 @@ class _Loader(importlib.abc.Loader):
             function(module)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _waiting or name in _running:
@@ -51,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             _running.discard(name)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, name)
+            spec.loader = _Loader(spec.loader, name)  # type: ignore[assignment]  # importlib.abc is slow to import
         return spec
 
 

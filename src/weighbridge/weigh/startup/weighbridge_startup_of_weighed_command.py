@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 TYPE_CHECKING = False  # typing itself is not worth importing in every process
 if TYPE_CHECKING:
@@ -18,23 +17,28 @@ OLDEST_TORCH = "2.6"
 def run_users_sitecustomize() -> None:
     """Run the sitecustomize that this folder hides, if there is one, under its own name."""
     elsewhere = [folder for folder in sys.path if os.path.abspath(folder or os.getcwd()) != HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
+    import importlib.util  # slow, and only those who have a sitecustomize need it
+
     module = importlib.util.module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
 
 def load_waiter() -> ModuleType:
-    """weighbridge.weigh.imports under its own name, loaded by its path: most processes never need the package."""
+    """weighbridge.weigh.imports under its own name, loaded by its path: most processes never need the package.
+
+    By hand, because importlib.util and importlib.abc would take longer to import than everything else here.
+    """
     path = os.path.join(os.path.dirname(HERE), "imports.py")
-    spec = importlib.util.spec_from_file_location("weighbridge.weigh.imports", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    name = "weighbridge.weigh.imports"
+    loader = SourceFileLoader(name, path)
+    module = type(sys)(name)
+    module.__spec__, module.__file__ = ModuleSpec(name, loader, origin=path), path
+    sys.modules[name] = module
+    loader.exec_module(module)
     return module
 
 
