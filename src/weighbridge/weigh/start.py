@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from weighbridge import marking
-from weighbridge.weigh import hooks, sinks, uneven
+from weighbridge.weigh import copies, hooks, sinks, uneven
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.recorder import Recorder
 from weighbridge.weigh.weigher import Weigher
@@ -26,6 +26,7 @@ def start() -> None:
     options = Options.from_text(os.environ.get("WEIGHBRIDGE_OPTIONS", "{}"))
     weigher = Weigher(recorder, options)
     hooks.install(weigher)
+    copies.install()
     sinks.install(weigher)
     if options.uneven:
         uneven.install(weigher)

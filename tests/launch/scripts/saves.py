@@ -1,10 +1,11 @@
-"""Trains right and saves what it trained: model, optimizer, and the whole module.
+"""Trains right and saves what it trained: model, optimizer, the whole module, and a moving average of it.
 
     python tests/launch/scripts/saves.py out/plain
     python tests/launch/scripts/saves.py out/ranks --spawn 2
 """
 
 import argparse
+import copy
 import os
 import tempfile
 
@@ -23,6 +24,7 @@ def train(folder: str, rank: int, world_size: int) -> None:
     if world_size > 1:
         net = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    average = copy.deepcopy(net.module if world_size > 1 else net)
     for step in range(STEPS):
         parts = window(step, rank=rank)
         tokens = torch.tensor(count(parts))
@@ -34,14 +36,17 @@ def train(folder: str, rank: int, world_size: int) -> None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), 100.0)
         optimizer.step()
         optimizer.zero_grad()
+        with torch.no_grad():
+            for mean, parameter in zip(average.parameters(), net.parameters(), strict=False):
+                mean.lerp_(parameter, 0.5)
+        copy.deepcopy(net.module if world_size > 1 else net)
         print(f"step {step}", flush=True)
     if rank == 0:
         os.makedirs(folder, exist_ok=True)
         torch.save(net.state_dict(), f"{folder}/model.pt")
         torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
-        if world_size == 1:
-            torch.save(net, f"{folder}/module.pt")
-            print("parameters", sum(1 for _ in net.parameters()), [name for name, _ in net.named_parameters()])
+        torch.save(net.module if world_size > 1 else net, f"{folder}/module.pt")
+        torch.save(average, f"{folder}/average.pt")
 
 
 def work(rank: int, folder: str, world_size: int, store: str) -> None:
