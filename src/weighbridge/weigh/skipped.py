@@ -1,9 +1,9 @@
 """A step that the script skipped: its gradients were thrown away, and no optimizer stepped.
 
-Loss-spike guards do that, and the tracer's constant can be the spike that sets one off. Without a step the window would
-stay open and join the next one, and its microbatches would look as if somebody had dropped them. So where one microbatch
-more begins than a step has, and the probe's gradient was cleared meanwhile, the window is given up, and the tracer stays
-off from then on: logged numbers are judged by their values.
+Loss-spike guards do that, and the tracer's constant can be the spike that sets one off. Without a step the window
+would stay open and join the next one, and its microbatches would look as if somebody had dropped them. So where one
+microbatch more begins than a step has, and the probe's gradient was cleared meanwhile, the window is given up, and the
+tracer stays off from then on: logged numbers are judged by their values.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ if __name__ == "__main__":
             from torch.utils.tensorboard import SummaryWriter
 
             writer = SummaryWriter(folder)
-            train(lambda numbers, step: [writer.add_scalar(name, numbers[name], step) for name in numbers], "tensorboard")
+            train(lambda numbers, step: [writer.add_scalar(name, numbers[name], step) for name in numbers], "")
         elif options.sink == "wandb":
             import wandb
 
