@@ -78,3 +78,10 @@ def test_a_guard_against_loss_spikes_gives_no_false_alarm(guard: str, tmp_path: 
     assert "loss spike in step 1: skipped" in found.stdout
     check(found, {"right": "token-mean", "wrong": MEAN}, "weighbridge.report")
     assert any("as a guard against loss spikes does" in note for note in found.json["notes"])
+
+
+def test_ranks_that_skip_a_step_together_give_no_false_alarm(tmp_path: Path) -> None:
+    found = weigh(tmp_path, *script("bad_run.py", "guarded", "--spawn", "2"), options=("--steps", "3"))
+    check(found, {"loss": "token-mean"}, "weighbridge.report")
+    assert (found.json["steps"], found.json["microbatches"]) == (3, 2)
+    assert any("as a guard against loss spikes does" in note for note in found.json["notes"])

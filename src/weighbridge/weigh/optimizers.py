@@ -75,7 +75,7 @@ def _watch_groups() -> None:
         if not _keep:
             strip(self)
 
-    Optimizer.add_param_group = add_without_probe  # type: ignore[method-assign]
+    Optimizer.add_param_group = add_without_probe
 
 
 def strip(optimizer: Optimizer) -> bool:
@@ -180,7 +180,7 @@ def _watch_skipped_steps(weigher: Weigher) -> None:
             weigher.forget_window()
         return result
 
-    scaler.step = step  # type: ignore[method-assign]
+    scaler.step = step
 
 
 # -- clips --------------------------------------------------------------------------------------------------------

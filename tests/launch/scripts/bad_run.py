@@ -32,6 +32,7 @@ def train(fault: str, rank: int, world_size: int) -> None:
     if world_size > 1:
         net = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    last = torch.zeros(())
     for step in range(2 if fault == "two-steps" else STEPS):
         microbatches = 3 if fault == "disagrees" and rank == 1 and step == 1 else 2
         parts = window(step, rank=rank, microbatches=microbatches)
@@ -54,10 +55,13 @@ def train(fault: str, rank: int, world_size: int) -> None:
         if fault == "hangs" and step == 1:
             print("hanging", flush=True)
             time.sleep(1000)
-        if fault != "no-step":
-            optimizer.step()
         if world_size > 1:
             dist.all_reduce(logged)
+        if fault == "guarded" and step and logged > 3 * last:
+            continue
+        last = logged
+        if fault != "no-step":
+            optimizer.step()
         weighbridge.report("loss", logged / world_size)
         if rank == 0:
             print(f"step {step}", flush=True)
