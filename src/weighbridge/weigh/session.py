@@ -120,6 +120,7 @@ class _EmptyAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    not_finite: str = ""
 
 
 def weigh(
@@ -225,7 +226,8 @@ def _judge(
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
-        notes=[TRACER_NOTE] if options.tracer and assembly.steps > 1 else [],
+        # In the second step, which has a constant for the first time, a check of the loss may also end the command.
+        notes=[TRACER_NOTE] if options.tracer and assembly.steps > (0 if result.exit_code else 1) else [],
     )
 
 

@@ -23,6 +23,7 @@ from weighbridge.weigh.leave import leave_together
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
 from weighbridge.weigh.recorder import Recorder
+from weighbridge.weigh.skipped import give_up_skipped_step
 from weighbridge.weigh.window import Entry, Passes, Window
 
 __all__ = ["Weigher"]
@@ -51,6 +52,8 @@ class Weigher:
         self.reporting = False  # a logger is at work, and may call another
         self.compiled = False
         self.engine: Any = None  # DeepSpeed's, which reads gradients in its own way
+        self.tracer_off = False  # a step was skipped while its constant was in the loss
+        self.stepped_without_loss = False  # and a record says so
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
 
@@ -84,6 +87,7 @@ class Weigher:
             if not self.enabled:
                 return
             self.passes.leave()
+            give_up_skipped_step(self)
             self.window.begin_microbatch()
         elif self.evaluating():
             self.passes.begin_batch()
@@ -206,7 +210,7 @@ class Weigher:
 
     def _constant_for(self, entry: Entry) -> float:
         """The tracer's constant for this entry: large beside a loss, small enough for exp() and the loss's dtype."""
-        if not self.options.tracer:
+        if not self.options.tracer or self.tracer_off:
             return 0.0
         size = self.constant if entry.dtype != "float16" else min(self.constant, 16.0)
         if entry.phase == "evaluation":
