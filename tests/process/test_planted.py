@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import loops
 import pytest
-from ranks import run_ranks
 
+import loops
+from ranks import run_ranks
 from weighbridge.outcome import Verdict
 from weighbridge.verdict import judge_gradient, judge_reported
 from weighbridge.weigh.assemble import Assembled, assemble

@@ -111,7 +111,11 @@ class Weigher:
         try:
             arguments = calls.bind(name, original, args, kwargs)
             call = calls.describe(name, original, arguments)
-            if call is None or not call.items or (phase == "training" and not arguments["input"].requires_grad):
+            if call is None or (phase == "training" and not calls.has_gradient(arguments)):
+                return original(*args, **kwargs)
+            if not call.items:
+                # Nothing was selected for this microbatch, which is over all the same.
+                (self.window if phase == "training" else self.passes.window).end_microbatch()
                 return original(*args, **kwargs)
             return self._weigh_call(name, call, original, arguments, phase)
         finally:
@@ -128,9 +132,8 @@ class Weigher:
         if call.reduction == "none":
             result = original(**arguments)
             losses = result.detach().reshape(-1)
-        elif call.one_pass and phase == "training":
-            unreduced = original(**dict(arguments, reduction="none"))
-            losses, result = unreduced.detach().reshape(-1), calls.reduced(unreduced, call)
+        elif call.over_labels:
+            result, losses = calls.from_labels(name, arguments)
         else:
             result, losses = original(**arguments), call.per_item()
         target = arguments["target"]

@@ -81,9 +81,13 @@ class Window:
             self.has_loss = False
 
     def add(self, entry: Entry) -> None:
-        self.microbatch = max(self.microbatch, 0)
+        self.end_microbatch()
         entry.microbatch = self.microbatch
         self.entries.append(entry)
+
+    def end_microbatch(self) -> None:
+        """The running microbatch has its loss: the next forward opens another one."""
+        self.microbatch = max(self.microbatch, 0)
         self.has_loss = True
 
     @property
