@@ -57,7 +57,7 @@ def install(weigher: Weigher) -> None:
     """Hook optimizers, clips and gradient scalers."""
     _watch_groups()
     clips = Clips()
-    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before_step(weigher, clips, optimizer, args, kwargs))
+    register_optimizer_step_pre_hook(functools.partial(_before_step, weigher, clips))
     _watch_clip(weigher, clips)
     _watch_skipped_steps(weigher)
 
@@ -116,6 +116,12 @@ def _holds(optimizer: Optimizer) -> bool:
     return any(probe.is_probe(member) for group in optimizer.param_groups for member in group["params"])
 
 
+def _shares(owner: torch.nn.Module, optimizer: Optimizer) -> bool:
+    """True where the optimizer updates parameters of the probed module too, beside the one that holds the probe."""
+    own = {id(parameter) for parameter in owner.parameters()}
+    return any(id(member) in own for group in optimizer.param_groups for member in group["params"])
+
+
 # -- steps --------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +150,7 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
         weigher.attach_in_eval = not weigher.quiet
         return
     if not _holds(optimizer):
-        weigher.foreign_steps += weigher.enabled
+        weigher.foreign_steps += weigher.enabled and not _shares(weigher.probe.owner, optimizer)
         return
     parameter = weigher.probe.parameter
     strip(optimizer)
