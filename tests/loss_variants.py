@@ -239,7 +239,8 @@ def _variants() -> list[Variant]:
     ]
     made = [Variant(name, loss, mass, r) for name, loss, mass, reductions in table for r in reductions]
     made.append(Variant("cross_entropy user mask", masked_by_user, tokens, "none", lambda y: y != -100))
-    made.append(Variant("mse_loss user mask", masked_elements_by_user, elements, "none", lambda y: (y != -100)[..., None]))
+    made.append(Variant("mse_loss user mask", masked_elements_by_user, elements, "none",
+                        lambda y: (y != -100)[..., None]))
     return made
 
 

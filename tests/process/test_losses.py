@@ -1,4 +1,4 @@
-"""Every loss function that is weighed, in every form: weighed right, named when wrong, and computed as without weighing.
+"""Every loss function in every form: weighed right, named when wrong, and computed as it is without weighing.
 
 All variants run as the steps of one process group, one group a dtype and way; a test looks at all variants and lists
 those that fail.

@@ -116,6 +116,12 @@ def _holds(optimizer: Optimizer) -> bool:
     return any(probe.is_probe(member) for group in optimizer.param_groups for member in group["params"])
 
 
+def _shares(owner: torch.nn.Module, optimizer: Optimizer) -> bool:
+    """True where the optimizer updates parameters of the probed module too, beside the one that holds the probe."""
+    own = {id(parameter) for parameter in owner.parameters()}
+    return any(id(member) in own for group in optimizer.param_groups for member in group["params"])
+
+
 # -- steps --------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +151,7 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
         _note_lossless(weigher)
         return
     if not _holds(optimizer):
-        weigher.foreign_steps += weigher.enabled and _is_foreign(weigher.probe, optimizer)
+        weigher.foreign_steps += weigher.enabled and not _shares(weigher.probe.owner, optimizer)
         return
     parameter = weigher.probe.parameter
     strip(optimizer)
@@ -157,12 +163,6 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     elif weigher.enabled:
         _note_lossless(weigher)
     parameter.grad = None
-
-
-def _is_foreign(its: probe.Probe, optimizer: Optimizer) -> bool:
-    """Whether the optimizer has no parameter of the probed module: it trains something else."""
-    own = {id(parameter) for parameter in its.owner.parameters()}
-    return not any(id(member) in own for group in optimizer.param_groups for member in group["params"])
 
 
 def _note_lossless(weigher: Weigher) -> None:

@@ -138,18 +138,17 @@ class Weigher:
             result, losses = original(**arguments), call.per_item()
         target = arguments["target"]
         entry = self._entry(name, call.items, call.shape, call.batch_rows, losses, call.valid, call.mass, phase, target)
-        if entry is None:
-            return result
         entry.user_masks = call.reduction == "none"
         return result + calls.probe_term(self._vector(entry), call, result)
 
     def _entry(self, term: str, items: int, shape: tuple[int, ...], batch_rows: bool, losses: Tensor,
-               valid: Tensor | None, mass: Tensor | None, phase: str, target: Tensor | None) -> Entry | None:
+               valid: Tensor | None, mass: Tensor | None, phase: str, target: Tensor | None) -> Entry:
         """A new entry of the running window, or the one that is being recomputed."""
         site, window = call_site(), self.window if phase == "training" else self.passes.window
         assert self.probe is not None
-        if in_backward():
-            return window.replay_of(term, site, items)
+        if in_backward() and (replayed := window.replay_of(term, site, items)) is not None:
+            return replayed
+        # A reentrant checkpoint runs its first pass without gradients: its loss is seen in the backward pass only.
         rows = self.batch.rows_of(items, shape, batch_rows)
         slots = None
         if phase == "training":
@@ -178,7 +177,7 @@ class Weigher:
         else:
             values = self.probe.values(entry.slots).to(entry.losses.device)
             vector = values[:, None].expand(-1, items // entry.slots[1]).reshape(-1)
-        if entry.user_masks and vector.requires_grad and not in_backward():
+        if entry.user_masks and vector.requires_grad and not entry.replayed:
             vector.register_hook(lambda gradient: setattr(entry, "gradient", gradient.detach().clone()))
         if entry.constant:
             vector = vector + entry.constant
@@ -201,8 +200,6 @@ class Weigher:
         detached = losses.detach().reshape(-1)
         entry = self._entry(name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase,
                             None)
-        if entry is None:
-            return losses
         entry.marked, entry.coefficient, entry.scalar = True, coefficient, losses.dim() == 0
         entry.user_masks = mask is None and not entry.scalar
         if entry.scalar:

@@ -49,7 +49,8 @@ class Entry:
         columns = torch.stack([counted.reshape(grid).sum(1).double(), mass.reshape(grid).sum(1),
                                losses.reshape(grid).sum(1)])
         tokens, masses, sums = columns.cpu().tolist()
-        contents = None if self.contents is None else [f"{value & (2**64 - 1):016x}" for value in self.contents.tolist()]
+        digests = None if self.contents is None else self.contents.tolist()
+        contents = None if digests is None else [f"{value & (2**64 - 1):016x}" for value in digests]
         return {
             "phase": self.phase, "microbatch": self.microbatch, "term": self.term, "site": self.site,
             "slots": self.slots, "length": self.length, "tokens": [int(count) for count in tokens], "mass": masses,
