@@ -57,7 +57,8 @@ def weigh(folder: Path, *command: str, options: tuple[str, ...] = (), environmen
 
 
 def torchrun(*arguments: str, ranks: int = 2) -> list[str]:
-    return ["torchrun", "--nproc-per-node", str(ranks), *arguments]
+    # Standalone: with the default port, two runs on one machine at a time would meet in one store and hang.
+    return ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *arguments]
 
 
 SCRIPTS = "tests/launch/scripts"

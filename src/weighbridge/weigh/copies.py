@@ -62,7 +62,8 @@ def _walk_the_probe_last() -> None:
     def probe_last(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         probes = []
         for name, parameter in original(self, *args, **kwargs):
-            if probe.is_probe(parameter):
+            # By name: fully_shard replaces the parameter, and checks that the order of names stays as it was.
+            if name.rpartition(".")[2] == probe.NAME:
                 probes.append((name, parameter))
             else:
                 yield name, parameter
