@@ -23,7 +23,9 @@ import pytest
 
 SECONDS = 60
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "numpy", "weighbridge.tally"])
+_context.set_forkserver_preload(
+    ["torch", "torch.distributed", "pytest", "numpy", "weighbridge.tally", "weighbridge.training"]
+)
 
 
 @dataclass(frozen=True)

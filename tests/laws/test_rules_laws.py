@@ -13,8 +13,12 @@ from weighbridge.rules import BASES
 from weighbridge.sums import Sums
 from weighbridge.verdict import judge_gradient, judge_reported
 
-OBJECTIVES = {"token-mean": BASES["token-mean"].formulas[0].of, "sequence-mean": BASES["sequence-mean"].formulas[0].of,
-              "sum": lambda s: np.ones_like(s.n), "constant:7": lambda s: np.full_like(s.n, 1 / 7)}
+OBJECTIVES = {
+    "token-mean": BASES["token-mean"].formulas[0].of,
+    "sequence-mean": BASES["sequence-mean"].formulas[0].of,
+    "sum": lambda s: np.ones_like(s.n),
+    "constant:7": lambda s: np.full_like(s.n, 1 / 7),
+}
 FORMULAS = [(rule.id, formula) for rule in BASES.values() for formula in rule.formulas]
 
 

@@ -73,6 +73,12 @@ class TorchRanks:
         total: npt.NDArray[np.int64] = tensor.cpu().numpy()
         return total
 
+    def sum_tensor(self, lanes: torch.Tensor) -> torch.Tensor:
+        """As `sum`, with the result on the device of `lanes`: nothing is copied to the host."""
+        tensor = self._on_device(lanes.detach().to(torch.int64, copy=True))
+        self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups], host=False)
+        return tensor.to(lanes.device)
+
     def gather(self, text: str) -> list[str]:
         """The texts of all ranks, in order of rank; raises as `sum`."""
         held = [text]
@@ -97,7 +103,7 @@ class TorchRanks:
         other = next(iter(self._devices))
         return tensor.to(torch.device(other, torch.cuda.current_device()) if other == "cuda" else other)
 
-    def _call(self, verb: str, steps: Callable[[], list[Callable[[], Any]]]) -> None:
+    def _call(self, verb: str, steps: Callable[[], list[Callable[[], Any]]], *, host: bool = True) -> None:
         if self._broken:
             raise CollectiveError(
                 f"This group failed before: {self._broken} A transport that lost a rank can't be used again. Make a "
@@ -107,7 +113,7 @@ class TorchRanks:
         end = time.monotonic() + self._limit
         try:
             for start in steps():
-                self._wait(start(), end)
+                self._wait(start(), end, host)
         except RuntimeError as error:  # what torch raises for a lost connection and for a wait that took too long
             missing, detail = self._who_is_missing(str(error))
             raised = missing_ranks_error(
@@ -116,7 +122,10 @@ class TorchRanks:
             self._broken = str(raised).split(". ")[0] + "."
             raise raised from error
 
-    def _wait(self, work: Any, end: float) -> None:
+    def _wait(self, work: Any, end: float, host: bool) -> None:
+        if not self._gloo and not host:  # the stream waits, not the host; the backend's own time limit holds
+            work.wait()
+            return
         if not self._gloo:  # a wait of NCCL that ends early aborts the communicator: one wait, up to the limit
             work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
             return
