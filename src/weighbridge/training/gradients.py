@@ -70,8 +70,55 @@ class FlatShards(Gradients):
         return found
 
 
+class EngineGradients(Gradients):
+    """Gradients of a DeepSpeed engine, ZeRO 1 to 3, reached by the functions that DeepSpeed offers for it.
+
+    Below ZeRO 3 those gather each parameter's gradient, every step. Where that is too slow, count ahead and use
+    `loss_scale`.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine.module)
+        self._engine = engine
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward, without the engine's own division by its accumulation steps.
+
+        That happens on the way from the loss to the parameters, where it could not be told from the model.
+        """
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def scale(self, scale: torch.Tensor, factor: Factor) -> None:
+        """Multiply every gradient by `scale` [] times the parameter's factor."""
+        from deepspeed import utils
+
+        whole = self._engine.zero_optimization_stage() < 3
+        get, put = (
+            (utils.safe_get_full_grad, utils.safe_set_full_grad)
+            if whole
+            else (utils.safe_get_local_grad, utils.safe_set_local_grad)
+        )
+        for parameter in self.module.parameters():
+            gradient = get(parameter) if parameter.requires_grad else None
+            if gradient is not None:
+                put(parameter, gradient * (scale * factor(parameter)).to(gradient.device))
+
+    def prints(self, module: torch.nn.Module, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Fingerprints of the whole reduced gradient."""
+        from deepspeed.utils import safe_get_full_grad
+
+        gradient = safe_get_full_grad(parameter)
+        return None if gradient is None else fingerprints(gradient)
+
+    def epsilon(self) -> float:
+        """Machine epsilon of the coarsest parameter: DeepSpeed reduces in the dtype of the parameters."""
+        return float(max(torch.finfo(parameter.dtype).eps for parameter in self.module.parameters()))
+
+
 def gradients_of(model: Any) -> Gradients:
     """The kind of gradients that `model` has."""
+    if type(model).__module__.split(".")[0] == "deepspeed":
+        return EngineGradients(model)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"The model is a {type(model).__name__}. It is a torch module, wrapped or not. Pass that.")
     fsdp = sys.modules.get("torch.distributed.fsdp")

@@ -129,29 +129,35 @@ class GradientNormalizer:
         Raises:
             InputError: shapes or types don't fit, or the loss does not depend on the model.
         """
-        per_token = isinstance(valid, torch.Tensor) and valid.dtype == torch.bool
+        self._backward(self.count(loss, valid))
+
+    def count(self, loss: torch.Tensor, valid: Any) -> torch.Tensor:
+        """Count one microbatch and hand back its loss sum [], for whoever runs the backward: a framework, mostly.
+
+        The arguments and errors are those of `backward`.
+        """
         if not loss.requires_grad:
             raise InputError(
                 "The loss does not depend on the model: it has no gradient. Every rank has to run a backward through "
                 "the model, or the others wait for it. For a rank without data, mask all labels of some batch."
             )
-        if per_token:
+        if isinstance(valid, torch.Tensor) and valid.dtype == torch.bool:
             lanes = exact_lanes(loss.detach(), valid)
-            total, count = torch.where(valid, loss, 0).sum(), valid.sum()
+            total, tokens = torch.where(valid, loss, 0).sum(), valid.sum()
         elif loss.numel() != 1:
             raise InputError(
                 f"The loss has shape {list(loss.shape)} and comes without a mask. Pass its sum and the number of "
                 "tokens, or the losses and a bool mask of their shape."
             )
         else:
-            total, count = loss.reshape(()) * 1, _as_count(valid, "").to(loss.device)
-            lanes = _row(total.detach(), count)
+            total, tokens = loss.reshape(()) * 1, _as_count(valid, "").to(loss.device)
+            lanes = _row(total.detach(), tokens)
             self._exactness = Exactness.ROWS
-        self._tokens.append(count)
+        self._tokens.append(tokens)
         self._add(lanes)
         if self._watch is not None:
             self._watch.begin_piece(total)
-        self._backward(total)
+        return total
 
     def finish(self) -> StepMean:
         """Scale the reduced gradients in place, so that every token weighs 1/N. One integer all-reduce.
