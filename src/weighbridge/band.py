@@ -11,6 +11,9 @@ does not round. What rounds is a handful of scalings and casts (the divide facto
 ranks, the loss scale, the copy into the dtype of the reduction and back), half an epsilon each. Eight of them make 4
 epsilon; a weight is right within that, and wrong from twice that on.
 
+What lies between the two is inconclusive, with one exception: from 16 times the band on, weights that a rule without
+any free number gives to within the band are called wrong, because that agreement is no accident.
+
 In both cases a weight that is a quarter off can be called wrong, or the reading is too noisy to say anything.
 """
 

@@ -64,5 +64,9 @@ def factor_table(totals: Totals) -> tuple[list[str], Floats]:
 
 
 def joined_names(names: list[str]) -> str | None:
-    """The simplest name, and up to two others that fit as well: "W, or M"; None where no name fits."""
-    return ", or ".join(names[:3]) if names else None
+    """The simplest name, and up to two others that fit as well: "W, or M"; None where no name fits.
+
+    "W+" (ranks with tokens) is not mentioned beside "W": where both fit, no rank was empty.
+    """
+    chosen = [name for name in names if "+" not in name or name.replace("+", "") not in names]
+    return ", or ".join(chosen[:3]) if chosen else None

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from weighbridge.band import FINE
+from weighbridge.factors import joined_names
 from weighbridge.fitting import LOSS_NAME, Fit, find_fit, moves
 from weighbridge.matching import Tier
 from weighbridge.objectives import Objective, parse_objective
@@ -59,7 +60,7 @@ def _found(number: LoggedNumber, family: Family, fit: Fit) -> Reported:
     verdict = Verdict.INCONCLUSIVE if close else verdict
     return _record(number, family.windows, family, verdict, pieces).model_copy(update={
         "rule": rule.id, "factor": best.factor, "story": rule.story, "remedy": "" if right else rule.remedy,
-        "factor_name": ", or ".join(dict.fromkeys(names[:3])) if best.factor_name else None,
+        "factor_name": joined_names(list(dict.fromkeys(names))) if best.factor_name else None,
         "indistinguishable": [other for other in dict.fromkeys(fits) if other != rule.id],
         "reason": "; ".join(part for part in (_words(best, family), fit.remark, close, _caution(family)) if part),
         "precision": _precision(fit)})

@@ -77,7 +77,7 @@ def judge_term(term: WeighedTerm, context: Context, *, main: bool) -> Term:
     found = _verdict(term, reading, fits, context)
     if term.coefficient is None and not context.alone:
         found = _undeclared(found, reading, fits, context, main=main)
-    return found.model_copy(update={"reason": _joined(found.reason, _leftovers(reading, weight))})
+    return _with_gaps(found, term, reading, weight)
 
 
 def _nothing(term: WeighedTerm) -> Term:
@@ -104,15 +104,13 @@ def _switched_off(term: WeighedTerm) -> Term:
 
 
 def _explanations(reading: _Reading, context: Context) -> list[Explanation]:
+    """What fits when only exact zeros count as lost; if that explains little, when noise counts as zero too."""
     read = (reading.sums.n > 0) & np.isfinite(reading.item)
     drifts = _clip_drifts(reading.tables, context.clips)
-    fits: list[Explanation] = []
-    for floor in (0.0, min(context.epsilon, 1e-6)):
-        fits = match(reading.item, reading.sums, objective=context.objective, read=read,
-                     tolerance=context.precision.right_within, floor=floor, drifts=drifts)
-        if fits and fits[0].tier <= Tier.DUPLICATED:
-            break
-    return fits
+    exact, noisy = (match(reading.item, reading.sums, objective=context.objective, read=read, floor=floor,
+                          tolerance=context.precision.right_within, drifts=drifts)
+                    for floor in (0.0, min(context.epsilon, 1e-6)))
+    return noisy if noisy and (not exact or noisy[0].tier < exact[0].tier) else exact
 
 
 def _clip_drifts(tables: Sequence[Table], clips: Sequence[Clip]) -> list[Drift]:
@@ -178,7 +176,8 @@ def _described(best: Explanation, reading: _Reading, objective: Objective) -> st
         return f"counted more than once: {_places(reading, best.multiples > 1)}"
     text = f"the weight of a token is {best.text}"
     if best.factor_name or best.factor is not None:
-        text += f" times {best.factor_name or format(best.factor, '.6g')}"
+        name = best.factor_name.split(", or ")[0] if best.factor_name else format(best.factor, ".6g")
+        text += f" times {name}"
     if best.rule != best.base and best.base != objective.rule:
         text += f" ({best.rule} combined with {best.base})"
     if best.rule in ("dropped-pieces", "single-rank-only"):
@@ -275,10 +274,21 @@ def _pieces(reading: _Reading, relative: Floats) -> list[PieceWeight]:
     return [piece for table, part in zip(reading.tables, parts, strict=True) for piece in piece_weights(table, part)]
 
 
-def _leftovers(reading: _Reading, weight: Floats) -> str:
-    """A remark on rows without tokens that have a weight nevertheless."""
-    stray = (reading.sums.n == 0) & np.isfinite(weight) & (weight != 0)
-    return f"a weight was read where no token counts: {_places(reading, stray)}" if stray.any() else ""
+def _with_gaps(found: Term, term: WeighedTerm, reading: _Reading, weight: Floats) -> Term:
+    """The finding with what is odd about single rows: weight without tokens, tokens without weight, NaN."""
+    counted = reading.sums.n > 0
+    stray = ~counted & np.isfinite(weight) & (weight != 0)
+    missing = int((counted & ~np.isfinite(weight)).sum())
+    broken = [f"step {table.step} rank {row.rank} microbatch {row.microbatch}" for table in term.tables
+              for row in table.rows if row.mass > 0 and row.weight is not None and not np.isfinite(row.weight)]
+    remarks = [
+        f"a weight was read where no token counts: {_places(reading, stray)}" if stray.any() else "",
+        f"the gradient is NaN or infinite in {', '.join(list(dict.fromkeys(broken))[:4])}" if broken else "",
+        f"{missing} of {int(counted.sum())} rows with tokens were not read" if missing and not broken else "",
+    ]
+    spoilt = bool(broken) and found.verdict is Verdict.RIGHT
+    return found.model_copy(update={"reason": _joined(found.reason, *remarks),
+                                    "verdict": Verdict.INCONCLUSIVE if spoilt else found.verdict})
 
 
 def _joined(*parts: str) -> str:

@@ -6,6 +6,7 @@ such as `1 / (s.W * s.n_r)` reads like the text of its rule and is computed for 
     n     mass of the row                       n_r, n_m, n_rm   mass of the rank, microbatch, piece
     N     mass of the step                      B, B_r, B_rm     non-empty rows of the step, rank, piece
     W, M  ranks, microbatches per rank          W_plus, M_plus   ranks, microbatches that hold any mass
+    S, S_r, S_rm  rows, those without mass too
     K_r   the rank's microbatches with mass     K_plus           pieces with mass
     T, T_r, T_rm  padded lengths (NaN: unknown) n_last           mass of the rank's last microbatch
 """
@@ -93,6 +94,11 @@ class Sums:
     def sequence_grid(self) -> Floats:
         """Non-empty rows of every piece [tables, ranks, microbatches]."""
         return self._grid((self.n > 0).astype(np.float64))
+
+    @cached_property
+    def row_grid(self) -> Floats:
+        """Rows of every piece, those without mass too [tables, ranks, microbatches]."""
+        return self._grid(np.ones_like(self.n))
 
     @cached_property
     def length_grid(self) -> Floats:
@@ -190,6 +196,21 @@ class Sums:
     def B_rm(self) -> Floats:
         """Non-empty rows of the row's piece."""
         return self._of_piece(self.sequence_grid)
+
+    @cached_property
+    def S(self) -> Floats:
+        """Rows of the step, those without mass too."""
+        return np.asarray(self.row_grid.sum(axis=(1, 2))[self.table])
+
+    @cached_property
+    def S_r(self) -> Floats:
+        """Rows of the row's rank, those without mass too."""
+        return self._of_rank(self.row_grid)
+
+    @cached_property
+    def S_rm(self) -> Floats:
+        """Rows of the row's piece, those without mass too."""
+        return self._of_piece(self.row_grid)
 
     @cached_property
     def K_r(self) -> Floats:

@@ -13,12 +13,8 @@ from weighbridge.rules import BASES
 from weighbridge.sums import Sums
 from weighbridge.verdict import judge_gradient, judge_reported
 
-OBJECTIVES = {
-    "token-mean": BASES["token-mean"].formulas[0].of,
-    "sequence-mean": BASES["sequence-mean"].formulas[0].of,
-    "sum": lambda s: np.ones_like(s.n),
-    "constant:7": lambda s: np.full_like(s.n, 1 / 7),
-}
+OBJECTIVES = {"token-mean": BASES["token-mean"].formulas[0].of, "sequence-mean": BASES["sequence-mean"].formulas[0].of,
+              "sum": lambda s: np.ones_like(s.n), "constant:7": lambda s: np.full_like(s.n, 1 / 7)}
 FORMULAS = [(rule.id, formula) for rule in BASES.values() for formula in rule.formulas]
 
 
@@ -73,3 +69,48 @@ def test_a_right_number_is_never_called_wrong(steps: list[Table], objective: str
     found = judge_reported(number, objective)
     assert found is not None
     assert (found.verdict, found.rule) == (Verdict.RIGHT, objective.split(":")[0])
+
+
+MASKS = {
+    "last-microbatch-only": lambda s: s.microbatch == s.M - 1,
+    "first-microbatch-dropped": lambda s: s.microbatch > 0,
+    "single-rank-only": lambda s: s.rank == 1,
+    "dropped-pieces": lambda s: (s.rank != 1) | (s.microbatch != 1),
+    "doubled-each-microbatch": lambda s: 2.0**s.later,
+    "": lambda s: 1.0,
+}
+TIMES = {
+    "": lambda t: 1.0,
+    "W": lambda t: t.W,
+    "1/M": lambda t: 1 / t.M,
+    "N": lambda t: t.N,
+    "N/W": lambda t: t.N / t.W,
+}
+
+
+@st.composite
+def full_runs(draw: st.DrawFn) -> list[Table]:
+    """Two steps of at least 2 ranks and 2 microbatches, no piece empty."""
+    world, accumulation = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    piece = st.lists(st.integers(2, 60), min_size=1, max_size=2)
+    counts = st.lists(st.lists(piece, min_size=accumulation, max_size=accumulation), min_size=world, max_size=world)
+    return [Table.from_counts(draw(counts), length=67, step=step) for step in range(2)]
+
+
+@given(full_runs(), st.sampled_from(FORMULAS), st.sampled_from(sorted(MASKS)), st.sampled_from(sorted(TIMES)))
+@settings(max_examples=200, deadline=None)
+def test_a_composition_is_named_by_its_most_specific_part(steps: list[Table], choice: tuple, mask: str,
+                                                          times: str) -> None:
+    rule, formula = choice
+
+    def weigh(sums: Sums) -> np.ndarray:
+        factor = np.broadcast_to(TIMES[times](sums.totals), (sums.tables,))[sums.table]
+        return MASKS[mask](sums) * formula.of(sums) * factor
+
+    assume(all(np.isfinite(formula(table.columns)).all() for table in steps))
+    found = judge_gradient(planted(weigh, steps), "token-mean")
+    named = {found.rule, *found.indistinguishable}
+    expected = mask or ("scaled" if rule == "token-mean" and times else rule)
+    # an exact rule that gives the very same weights is preferred to a rule times a factor
+    assert expected in named or (times and found.factor is None)
+    assert found.rule != "unexplained"
