@@ -211,3 +211,12 @@ def test_the_torch_producer_depends_on_no_data() -> None:
     lanes = exact_lanes(torch.empty(7, device="meta"), torch.empty(7, dtype=torch.bool, device="meta"))
     assert lanes.device.type == "meta"
     assert lanes.shape == (NARROW.lanes,)
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_read_only_memory_is_fine(producer: str) -> None:
+    values, mask = np.arange(5_000, dtype=np.float64), np.arange(5_000) % 2 == 0
+    expected = as_sum(exact_lanes(values, mask))
+    for array in (values, mask):
+        array.flags.writeable = False
+    assert as_sum(exact_lanes(values, mask, producer=producer)) == expected

@@ -149,8 +149,9 @@ def _host_lanes(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, pro
     if chosen == "torch":
         import torch
 
-        kept = None if mask is None else torch.from_numpy(mask)
-        made: npt.NDArray[np.int64] = _torch_lanes(torch.from_numpy(array), kept).numpy()
+        shared = [each if each is None or each.flags.writeable else each.copy() for each in (array, mask)]
+        tensors = [None if each is None else torch.from_numpy(each) for each in shared]
+        made: npt.NDArray[np.int64] = _torch_lanes(*tensors).numpy()
         return made
     return with_numpy.exact_lanes(array, mask)
 

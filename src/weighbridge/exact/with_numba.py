@@ -13,6 +13,8 @@ would lose them and not notice: so each call looks at that first, and takes only
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -345,6 +347,25 @@ def add_exactly(
 
     `values` must be contiguous. The lanes are canonical afterwards.
     """
+    if not values.flags.writeable:
+        values = _as_if_writable(values)
+    if mask is not None and not mask.flags.writeable:
+        mask = mask.copy()
     add = _add32 if values.dtype == np.float32 else _add64
     flushes = bool(_reads_as_zero(_SMALLEST[0]))
     add(values, _NO_MASK if mask is None else mask.view(np.uint8), mask is not None, lanes, flushes)
+
+
+class _Described:
+    """An array described by its memory; keeps the array that owns it alive."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.owner = array
+        description = dict(array.__array_interface__)
+        description["data"] = (description["data"][0], False)
+        self.__array_interface__ = description
+
+
+def _as_if_writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same memory without its read-only mark: numba would compile everything once more for that. Never written."""
+    return np.asarray(_Described(array))
