@@ -220,3 +220,17 @@ def test_read_only_memory_is_fine(producer: str) -> None:
     for array in (values, mask):
         array.flags.writeable = False
     assert as_sum(exact_lanes(values, mask, producer=producer)) == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("span", [0, 20, 30, 45, 60, 110])
+def test_long_inputs_of_every_range_agree(dtype: type, span: int) -> None:
+    """Blocks that fit one grid, two, three or none, and their mixtures."""
+    generator = np.random.default_rng(span)
+    for centre in (-60, 0, 60):
+        exponents = generator.integers(centre - span // 2, centre + span // 2 + 1, 9_001)
+        values = np.ldexp(generator.standard_normal(9_001), exponents).astype(dtype)
+        values[generator.random(9_001) < 0.1] = 0
+        expected = as_sum(exact_lanes(values, producer="numpy"))
+        for producer in ("numba", "torch"):
+            assert as_sum(exact_lanes(values, producer=producer)) == expected
