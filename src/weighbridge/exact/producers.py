@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Lanes", "add_lanes", "available_producers", "exact_lanes", "weighted_lanes", "widen_lanes"]
 
 Lanes: TypeAlias = "npt.NDArray[np.int64] | torch.Tensor"
-SMALL = 1024  # below this, numba is not worth loading
+WORTH_LOADING = 1 << 21  # values after which numba, which takes a second to load, has paid for itself
 NARROW_INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16")
 WIDE_INTEGERS = ("int32", "uint32")
 INTEGER_LIMIT = 1 << 53
@@ -156,9 +156,15 @@ def _host_lanes(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, pro
     return with_numpy.exact_lanes(array, mask)
 
 
+_seen = 0  # values summed without numba so far
+
+
 def _choose(size: int) -> str:
-    names = available_producers()
-    if "numba" in names and (size >= SMALL or "weighbridge.exact.with_numba" in sys.modules):
+    global _seen
+    if "weighbridge.exact.with_numba" in sys.modules:
+        return "numba"
+    _seen += size
+    if _seen >= WORTH_LOADING and "numba" in available_producers():
         return "numba"
     return "torch" if "torch" in sys.modules else "numpy"
 
