@@ -1,93 +1,92 @@
-"""Real ranks for tests: processes from a forkserver that has torch loaded, joined by gloo on a file.
+"""Real ranks for tests: processes from a forkserver that has torch loaded, joined in a gloo group.
 
-    results = on_ranks(3, work, "an argument")     # work(rank, world_size, "an argument") in each; results by rank
-
-A rank that raises sends its traceback, and the test fails with it. A rank that dies is `Died(exit code)`.
+A cell is a function `cell(rank, world_size, *arguments)` run on every rank; a 3-rank group stands after 0.1 s. Each
+rank's result or traceback comes back; a rank that says nothing within the limit is named.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
+LIMIT = 120.0
 
-SECONDS = 60
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch.distributed", "pytest", "numpy", "weighbridge.tally", "weighbridge.training"]
-)
+# torch.optim imports torch._dynamo when a first optimizer is built: 2 s of processor time a rank, unless it is there.
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "pytest", "ranks", "loops"])
 
 
-@dataclass(frozen=True)
-class Died:
-    """A rank that ended without an answer."""
-
-    exit_code: int | None
-
-
-def _rank(
-    pipe: Connection, rank: int, world_size: int, meeting: str, work: Callable[..., Any], args: tuple[Any, ...]
-) -> None:
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
+def _rank(cell: Callable[..., Any], rank: int, world_size: int, folder: str, weighing: str | None, arguments: Any,
+          connection: Any) -> None:
     try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{meeting}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=SECONDS),
-        )
-        try:
-            pipe.send((True, work(rank, world_size, *args)))
-        finally:
-            with contextlib.suppress(Exception):
-                dist.destroy_process_group()
+        os.environ["OMP_NUM_THREADS"] = "1"
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if weighing is not None:
+            os.environ.update(WEIGHBRIDGE_RECORD=folder, WEIGHBRIDGE_OPTIONS=weighing)
+            from weighbridge.weigh.start import start
+
+            start()
+        if world_size > 1:
+            store = dist.FileStore(os.path.join(folder, "rendezvous"), world_size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        result = cell(rank, world_size, *arguments)
+        if world_size > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+        connection.send_bytes(pickle.dumps(("result", result)))
     except BaseException:
-        pipe.send((False, traceback.format_exc()))
+        connection.send_bytes(pickle.dumps(("traceback", traceback.format_exc())))
+        raise
+    finally:
+        connection.close()
 
 
-def on_ranks(world_size: int, work: Callable[..., Any], *args: Any, may_die: bool = False) -> list[Any]:
-    """What `work(rank, world_size, *args)` returned on each rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = str(Path(folder, "meeting"))
-        started = []
+def run_ranks(cell: Callable[..., Any], world_size: int, *arguments: Any, weighing: str | None = None,
+              folder: Path | None = None) -> list[Any]:
+    """Results of `cell` on every rank.
+
+    Args:
+        weighing: options text (see weighbridge.weigh.options) to weigh the ranks with records in `folder`.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        where = str(folder or temporary)
+        ends, processes = [], []
         for rank in range(world_size):
-            here, there = _context.Pipe()
-            process = _context.Process(target=_rank, args=(there, rank, world_size, meeting, work, args))
+            mine, theirs = _context.Pipe(duplex=False)
+            process = _context.Process(
+                target=_rank, args=(cell, rank, world_size, where, weighing, arguments, theirs))
             process.start()
-            there.close()
-            started.append((process, here))
-        return [_answer(rank, process, pipe, may_die) for rank, (process, pipe) in enumerate(started)]
+            theirs.close()
+            ends.append(mine)
+            processes.append(process)
+        try:
+            return _collect(ends)
+        finally:
+            for process in processes:
+                process.join(10)
+                if process.is_alive():
+                    process.kill()
 
 
-def _answer(rank: int, process: Any, pipe: Connection, may_die: bool) -> Any:
-    try:
-        if not pipe.poll(SECONDS):
-            process.kill()
-            pytest.fail(f"rank {rank} did not answer within {SECONDS} s")
-        worked, answer = pipe.recv()
-    except EOFError:
-        process.join(5)
-        if may_die:
-            return Died(process.exitcode)
-        pytest.fail(f"rank {rank} ended with exit code {process.exitcode} and no answer")
-    process.join(10)
-    if process.is_alive():
-        process.kill()
-    if not worked:
-        pytest.fail(f"rank {rank} of the group raised:\n{answer}")
-    return answer
+def _collect(ends: list[Any]) -> list[Any]:
+    results = []
+    for rank, end in enumerate(ends):
+        if not end.poll(LIMIT):
+            raise TimeoutError(f"rank {rank} of {len(ends)} said nothing for {LIMIT:.0f} s")
+        try:
+            kind, value = pickle.loads(end.recv_bytes())
+        except EOFError as error:
+            raise RuntimeError(f"rank {rank} of {len(ends)} ended without a word") from error
+        if kind == "traceback":
+            raise RuntimeError(f"rank {rank} of {len(ends)}:\n{value}")
+        results.append(value)
+    return results

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weighbridge.marking import mark as mark
+    from weighbridge.marking import report as report
     from weighbridge.mean import Mean as Mean
     from weighbridge.mean import token_mean as token_mean
     from weighbridge.tally import Tally as Tally
@@ -23,10 +25,12 @@ _PUBLIC = {  # name: module that holds it
     "Mean": "weighbridge.mean",
     "Tally": "weighbridge.tally",
     "loss_scale": "weighbridge.training",
+    "mark": "weighbridge.marking",
+    "report": "weighbridge.marking",
     "token_mean": "weighbridge.mean",
 }
 
-__all__ = ["GradientNormalizer", "Mean", "Tally", "__version__", "loss_scale", "token_mean"]
+__all__ = ["GradientNormalizer", "Mean", "Tally", "loss_scale", "mark", "report", "token_mean"]
 
 
 def __getattr__(name: str) -> object:

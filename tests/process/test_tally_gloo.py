@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from ranks import Died, on_ranks
+from gloo_ranks import Died, on_ranks
 from weighbridge.errors import CollectiveError
 from weighbridge.mean import Mean
 from weighbridge.tally import Tally

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from ranks import on_ranks
+from gloo_ranks import on_ranks
 from weighbridge.errors import InputError, WeightError
 from weighbridge.training import GradientNormalizer, StepCheck, loss_scale
 
