@@ -286,7 +286,8 @@ def _parquet(file: str, wanted: Mapping[str, str | None], bad: Bad | None) -> It
     except ImportError:
         raise MissingExtra("Reading Parquet needs pyarrow, which is not installed. Run: pip install pyarrow") from None
     try:
-        source = parquet.ParquetFile(io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file)
+        opened = io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file
+        source = parquet.ParquetFile(opened, pre_buffer=False)  # else it reads ahead without a limit
     except (OSError, ArrowException) as error:
         raise InputError(f"{file} can't be read as Parquet: {error}. Pass a Parquet file, or --format.") from None
     names = {

@@ -27,6 +27,8 @@ __all__ = ["Lanes", "add_lanes", "available_producers", "exact_lanes", "weighted
 
 Lanes: TypeAlias = "npt.NDArray[np.int64] | torch.Tensor"
 WORTH_LOADING = 1 << 21  # values after which numba, which takes a second to load, has paid for itself
+A_CALL = 25_000  # values that take as long as a call does before it comes to any
+SMALL = 1 << 15  # up to here numpy is faster than plain torch
 NARROW_INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16")
 WIDE_INTEGERS = ("int32", "uint32")
 INTEGER_LIMIT = 1 << 53
@@ -163,10 +165,10 @@ def _choose(size: int) -> str:
     global _seen
     if "weighbridge.exact.with_numba" in sys.modules:
         return "numba"
-    _seen += size
+    _seen += size + A_CALL
     if _seen >= WORTH_LOADING and "numba" in available_producers():
         return "numba"
-    return "torch" if "torch" in sys.modules else "numpy"
+    return "torch" if size > SMALL and "torch" in sys.modules else "numpy"
 
 
 def _integer_lanes(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
