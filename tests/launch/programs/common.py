@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -45,14 +47,16 @@ def items(counts: list[int] = COUNTS) -> list[dict[str, torch.Tensor]]:
 
 
 def losses_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = model(**batch)["logits"]
+    logits = model(batch["input_ids"])["logits"]
     labels = batch["labels"]
     losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     return losses, labels.flatten() != -100
 
 
 def off(model: nn.Module, clip: float = 0.0) -> float:
-    """How far one SGD step went from the right one, relative to the largest right change."""
+    """How far an SGD step went from the right one, relative to the largest right change; 0 if the run is weighed."""
+    if "WEIGHBRIDGE_RECORD" in os.environ:
+        return 0.0
     right, start = Model().double(), Model().double()
     total = torch.zeros((), dtype=torch.float64)
     for item in items():

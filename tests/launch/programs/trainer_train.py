@@ -20,7 +20,7 @@ class InOrder(Trainer):
 arguments = TrainingArguments(
     output_dir=sys.argv[1], per_device_train_batch_size=2, gradient_accumulation_steps=3, max_steps=1, optim="sgd",
     learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=0, report_to=[], use_cpu=True, save_strategy="no",
-    disable_tqdm=True, remove_unused_columns=False,
+    disable_tqdm=True, remove_unused_columns=False, ddp_find_unused_parameters=False,
 )  # fmt: skip
 model = Model()
 world_size = arguments.world_size
