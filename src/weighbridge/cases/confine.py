@@ -38,7 +38,7 @@ def become_nobody(config: dict[str, Any]) -> str:
         call("mount", config["prefix"].encode(), config["mount_point"].encode(), None, MS_BIND, None)
     except OSError:
         return str(config["python"])
-    python = os.path.join(config["mount_point"], os.path.relpath(config["python"], config["prefix"]))
+    python: str = os.path.join(config["mount_point"], os.path.relpath(config["python"], config["prefix"]))
     os.chown(config["work"], NOBODY, NOBODY)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -58,7 +58,7 @@ def leave_the_network(report: dict[str, Any]) -> None:
     """Fresh user, network and process namespaces, as many as the system gives."""
     uid, gid = os.getuid(), os.getgid()
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    reason = ""
+    reason: str | None = None
     for flags in (NEWUSER | NEWNET | NEWPID | NEWIPC, NEWUSER | NEWNET, NEWNET | NEWPID):
         try:
             call("unshare", flags)

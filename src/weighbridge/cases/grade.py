@@ -106,9 +106,15 @@ def held_back_variants(entry: Entry, *, seed: int, count: int = 3) -> list[int]:
     return sorted(chosen.sample(free, count))
 
 
-def grade_candidate(entry: Entry, source: bytes, *, seed: int = 0, limits: Limits | None = None) -> Grade:
-    """Runs the candidate at every variant, one process each, and compares its answers with the entry's."""
-    plan = [(n, False) for n in entry.facts.variants] + [(n, True) for n in held_back_variants(entry, seed=seed)]
+def grade_candidate(
+    entry: Entry, source: bytes, *, seed: int = 0, held_back: int = 3, limits: Limits | None = None
+) -> Grade:
+    """Runs the candidate at every variant, one process each, and compares its answers with the entry's.
+
+    `held_back` is the number of values of N beyond the entry's own, which `seed` chooses.
+    """
+    secret = held_back_variants(entry, seed=seed, count=held_back)
+    plan = [(n, False) for n in entry.facts.variants] + [(n, True) for n in secret]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         variants = list(pool.map(lambda one: _grade_variant(entry, source, one[0], one[1], limits), plan))
     checks = [check for variant in variants for check in variant.checks]

@@ -7,6 +7,7 @@ is told. These are limits, not a jail: a program can still read what any user of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -55,7 +56,7 @@ class Ending:
 def run_program(files: dict[str, bytes], *, limits: Limits | None = None) -> Ending:
     """Runs the first of `files` (name to content; the others lie beside it) and returns how it ended."""
     limits = limits or Limits()
-    folder = Path(tempfile.mkdtemp(prefix="weighbridge-case-"))
+    folder = Path(tempfile.mkdtemp(prefix="case-"))
     try:
         folder.chmod(0o711)
         for part in ("program", "work", "python"):
@@ -66,7 +67,8 @@ def run_program(files: dict[str, bytes], *, limits: Limits | None = None) -> End
         (folder / "program").chmod(0o755)
         return _run(folder, folder / "program" / next(iter(files)), limits)
     finally:
-        (folder / "python").rmdir()  # a mount point: never to be emptied, only removed
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "python").rmdir()  # a mount point: never to be emptied, only removed
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -102,8 +104,10 @@ def _run(folder: Path, program: Path, limits: Limits) -> Ending:
     assert process.stderr is not None
     try:
         stopped, stdout, stderr = _collect(process.stdout, process.stderr, began + limits.seconds, limits.output)
+        if stopped is None and not _ends(process, by=began + limits.seconds):
+            stopped = "time"
     finally:
-        if process.poll() is None and _still_running(process, stopped):
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -120,15 +124,13 @@ def _run(folder: Path, program: Path, limits: Limits) -> Ending:
     return Ending(None if stopped else exit_status, stopped, stdout, stderr, seconds, enforced)
 
 
-def _still_running(process: subprocess.Popen[bytes], stopped: str | None) -> bool:
-    """Whether the program must be ended by force; one that only closed its output gets a moment to end by itself."""
-    if stopped is not None:
-        return True
+def _ends(process: subprocess.Popen[bytes], *, by: float) -> bool:
+    """Whether a process that closed its output also ends before `by`."""
     try:
-        process.wait(timeout=0.5)
+        process.wait(timeout=max(by - time.monotonic(), 0.0))
     except subprocess.TimeoutExpired:
-        return True
-    return False
+        return False
+    return True
 
 
 def _collect(stdout: IO[bytes], stderr: IO[bytes], deadline: float, most: int) -> tuple[str | None, bytes, bytes]:

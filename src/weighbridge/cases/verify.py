@@ -41,10 +41,11 @@ def verify_entries(entries: Iterable[Entry], *, jobs: int | None = None) -> list
     tasks = [(entry, n, which) for entry in entries for n in entry.facts.variants for which in Implementation]
     with ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1) as pool:
         records = list(pool.map(lambda task: run_entry_program(*task), tasks))
-    by_entry: dict[str, dict[tuple[int, Implementation], Record]] = {entry.name: {} for entry in entries}
-    for (entry, n, which), record in zip(tasks, records, strict=True):
-        by_entry[entry.name][n, which] = record
-    return [Verified(entry, by_entry[entry.name], _problems(entry, by_entry[entry.name])) for entry in entries]
+    verified, finished = [], iter(records)
+    for entry in entries:
+        own = {(n, which): next(finished) for n in entry.facts.variants for which in Implementation}
+        verified.append(Verified(entry, own, _problems(entry, own)))
+    return verified
 
 
 def run_entry_program(entry: Entry, n: int, which: Implementation) -> Record:
