@@ -1,0 +1,216 @@
+"""The optimizer's side: the probe is among its parameters while gradients gather, and never when it updates.
+
+Whoever walks the parameters must meet the probe: `zero_grad` in the middle of a window, `GradScaler.unscale_`, a clip
+over an optimizer's groups. So the probe joins a group when a step's first microbatch begins. But nothing of it may be
+left in an update, an optimizer state or a checkpoint. So it leaves the group when the optimizer is about to step,
+after its gradient was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from weighbridge.weigh import probe
+
+if TYPE_CHECKING:
+    from weighbridge.weigh.weigher import Weigher
+
+__all__ = ["Clips", "install", "join", "keeping_probe", "strip_all"]
+
+_optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_keep = False  # True while an engine collects parameters and has to find the probe among them
+
+
+@contextlib.contextmanager
+def keeping_probe() -> Iterator[None]:
+    """Optimizers that are built inside keep the probe in their groups."""
+    global _keep
+    _keep = True
+    try:
+        yield
+    finally:
+        _keep = False
+
+
+class Clips:
+    """Clips of the running window: how many microbatches were done, and what the gradients were multiplied by."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, float]] = []
+
+    def take(self) -> list[tuple[int, float]]:
+        """The clips since the last call."""
+        seen, self.seen = self.seen, []
+        return seen
+
+
+def install(weigher: Weigher) -> None:
+    """Hook optimizers, clips and gradient scalers."""
+    _watch_groups()
+    clips = Clips()
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before_step(weigher, clips, optimizer, args, kwargs))
+    _watch_clip(weigher, clips)
+    _watch_skipped_steps(weigher)
+
+
+# -- groups -------------------------------------------------------------------------------------------------------
+
+
+def _watch_groups() -> None:
+    original = Optimizer.add_param_group
+
+    @functools.wraps(original)
+    def add_without_probe(self: Optimizer, param_group: dict[str, Any]) -> None:
+        original(self, param_group)
+        _optimizers.add(self)
+        if not _keep:
+            strip(self)
+
+    Optimizer.add_param_group = add_without_probe  # type: ignore[method-assign]
+
+
+def strip(optimizer: Optimizer) -> bool:
+    """Take probes out of the groups; True if there was one."""
+    found = False
+    for group in optimizer.param_groups:
+        if any(probe.is_probe(parameter) for parameter in group["params"]):
+            found = True
+            group["params"][:] = [parameter for parameter in group["params"] if not probe.is_probe(parameter)]
+    return found
+
+
+def strip_all() -> None:
+    """Take probes out of all optimizers: a wrapper may have marked its copy after an optimizer collected it."""
+    for optimizer in _optimizers:
+        strip(optimizer)
+
+
+def join(weigher: Weigher) -> None:
+    """Put the probe into the group that holds the first trainable parameter beside it, unless it is in one."""
+    assert weigher.probe is not None
+    parameter = weigher.probe.parameter
+    if parameter is None or weigher.engine is not None:
+        return
+    beside = {id(p) for p in weigher.probe.owner.parameters() if p.requires_grad and not probe.is_probe(p)}
+    for optimizer in _optimizers:
+        for group in optimizer.param_groups:
+            if any(probe.is_probe(member) for member in group["params"]):
+                return
+    for optimizer in _optimizers:
+        for group in optimizer.param_groups:
+            if any(id(member) in beside for member in group["params"]):
+                group["params"].append(parameter)
+                return
+
+
+def _holds(optimizer: Optimizer) -> bool:
+    return any(probe.is_probe(member) for group in optimizer.param_groups for member in group["params"])
+
+
+# -- steps --------------------------------------------------------------------------------------------------------
+
+
+def _before_step(weigher: Weigher, clips: Clips, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    """Read now, or, where the optimizer runs forward and backward itself, when its closure has run."""
+    if weigher.engine is not None:
+        return None
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if not callable(closure):
+        _read(weigher, clips, optimizer)
+        return None
+
+    def closure_then_read(*inner: Any, **named: Any) -> Any:
+        result = closure(*inner, **named)
+        _read(weigher, clips, optimizer)
+        return result
+
+    if len(args) > 1:
+        return (args[0], closure_then_read, *args[2:]), kwargs
+    return args, dict(kwargs, closure=closure_then_read)
+
+
+def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
+    if weigher.probe is None:
+        # Nothing was attached and yet it trains: in evaluation mode, then.
+        weigher.attach_in_eval = not weigher.quiet
+        return
+    if not _holds(optimizer):
+        weigher.foreign_steps += weigher.enabled
+        return
+    parameter = weigher.probe.parameter
+    strip(optimizer)
+    if parameter is None:
+        return
+    gradient = parameter.grad
+    if weigher.enabled and weigher.window.entries:
+        weigher.end_step(gradient, dtype=parameter.dtype, clips=clips.take(), optimizer=type(optimizer).__name__)
+    parameter.grad = None
+
+
+def _watch_skipped_steps(weigher: Weigher) -> None:
+    """A GradScaler that found infinities skips the optimizer's step: the window is given up with it."""
+    scaler = torch.amp.GradScaler
+    original = scaler.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = weigher.step
+        result = original(self, optimizer, *args, **kwargs)
+        if weigher.probe is not None and weigher.enabled and weigher.step == before and weigher.window.entries:
+            weigher.recorder.write("skipped", step=weigher.step)
+            weigher.forget_window()
+        return result
+
+    scaler.step = step  # type: ignore[method-assign]
+
+
+# -- clips --------------------------------------------------------------------------------------------------------
+
+
+def _watch_clip(weigher: Weigher, clips: Clips) -> None:
+    for name in ("clip_grad_norm_", "clip_grads_with_norm_"):
+        original = getattr(torch.nn.utils.clip_grad, name, None)
+        if original is None:
+            continue
+        watched = _watched_clip(original, weigher, clips)
+        for holder in (torch.nn.utils.clip_grad, torch.nn.utils):
+            if getattr(holder, name, None) is original:
+                setattr(holder, name, watched)
+
+
+def _watched_clip(original: Callable[..., Any], weigher: Weigher, clips: Clips) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip(*args: Any, **kwargs: Any) -> Any:
+        before = _largest(weigher)
+        result = original(*args, **kwargs)
+        after = _largest(weigher)
+        if before and after is not None and after[1] != before[1]:
+            clips.seen.append((weigher.window.microbatches, after[1] / before[1]))
+        return result
+
+    return clip
+
+
+def _largest(weigher: Weigher) -> tuple[int, float] | None:
+    """(entry, value) of the probe's largest gradient entry on this rank, None where there is none."""
+    if weigher.probe is None or not weigher.enabled:
+        return None
+    parameter = weigher.probe.parameter
+    gradient: Tensor | None = None if parameter is None else parameter.grad
+    if gradient is None:
+        return None
+    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    if not local.numel():
+        return None
+    entry = int(local.detach().abs().argmax())
+    value = float(local.detach().double().flatten()[entry])
+    return (entry, value) if value == value and value else None
