@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
@@ -21,7 +21,7 @@ from weighbridge.cases.compare import plain
 from weighbridge.cases.expressions import evaluate
 from weighbridge.errors import InputError
 
-__all__ = ["Entry", "Facts", "Fixture", "Implementation", "load_entry"]
+__all__ = ["Entry", "Exhibit", "Facts", "Fixture", "Implementation", "load_entry"]
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -58,6 +58,26 @@ class Fixture(BaseModel):
         return plain(evaluate(self.expected, n=n))
 
 
+class Exhibit(BaseModel):
+    """What training.py shows on real processes: a gradient that weigh calls wrong by `rule`, or a reported number.
+
+    A metric exhibit prints {"kind", "reported", "rows"} on rank 0, where rows are the [sum, count] pairs of all ranks.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["gradient", "metric"]
+    rule: Slug | None = None
+    objective: Slug = "token-mean"
+    processes: int = Field(default=2, ge=1, le=4)
+
+    @model_validator(mode="after")
+    def _rule_of_a_gradient(self) -> Exhibit:
+        if (self.kind == "gradient") is (self.rule is None):
+            raise ValueError("a gradient exhibit names the rule that weigh must find, and a metric exhibit names none")
+        return self
+
+
 class Facts(BaseModel):
     """What case.toml says."""
 
@@ -78,6 +98,7 @@ class Facts(BaseModel):
     out_of_scope: Text
     reports: list[Annotated[str, StringConstraints(pattern=r"^[\w.-]+(/[\w.-]+)?#\d+$")]] = Field(min_length=1)
     related: list[Slug] = []
+    exhibit: Exhibit | None = None
     tolerance: float = Field(default=0.0, ge=0.0, le=1e-6)
     variants: list[Annotated[int, Field(ge=1)]] = Field(min_length=3)
     fixtures: list[Fixture] = Field(min_length=5)
@@ -116,6 +137,8 @@ def load_entry(folder: Path) -> Entry:
     facts = _read_facts(folder / "case.toml")
     sources = {which: _read_source(folder / f"{which}.py") for which in Implementation}
     exhibit = folder / "training.py"
+    if exhibit.exists() is (facts.exhibit is None):
+        raise InputError(f"{folder} has training.py or [exhibit] in case.toml, not both. They belong together.")
     return Entry(folder.name, facts, sources, exhibit.read_text("utf-8") if exhibit.exists() else None)
 
 
