@@ -18,7 +18,8 @@ from typing import Any
 LIMIT = 120.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "ranks", "loops"])
+# torch.optim imports torch._dynamo when a first optimizer is built: 2 s of processor time a rank, unless it is there.
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "pytest", "ranks", "loops"])
 
 
 def _rank(cell: Callable[..., Any], rank: int, world_size: int, folder: str, weighing: str | None, arguments: Any,

@@ -79,4 +79,6 @@ def test_evaluation_loss_is_judged_apart_from_training(tmp_path: Path) -> None:
     assert found.reported("loss")["verdict"] == "right"
     evaluation = found.reported("eval_loss")
     assert evaluation["phase"] == "evaluation"
-    assert evaluation["verdict"] == "wrong"
+    # Eleven items on two ranks: the sampler repeats one, and the Trainer cuts its loss off again.
+    assert (evaluation["verdict"], evaluation["rule"]) == ("wrong", "weighted-by-sequences")
+    assert "other terms" not in evaluation["reason"], "the rule must give the values, not only up to an offset"

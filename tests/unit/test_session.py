@@ -178,10 +178,17 @@ def test_a_right_run_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_run_with_problems_keeps_its_records_and_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    weighing = weigh("raise SystemExit(5)")
+    record = "import os; open(os.environ['WEIGHBRIDGE_RECORD'] + '/process-1.jsonl', 'w').close(); "
+    weighing = weigh(record + "raise SystemExit(5)")
     (folder,) = tmp_path.iterdir()
     assert weighing.record_folder == folder
     assert weighing.outcome.notes == [f"the records are kept in {folder}"]
+
+
+def test_a_run_that_recorded_nothing_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert weigh("raise SystemExit(5)").record_folder is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_records_that_cannot_be_read_are_inconclusive(tmp_path: Path) -> None:

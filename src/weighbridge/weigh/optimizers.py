@@ -144,7 +144,7 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
         weigher.attach_in_eval = not weigher.quiet
         return
     if not _holds(optimizer):
-        weigher.foreign_steps += weigher.enabled
+        weigher.foreign_steps += weigher.enabled and _is_foreign(weigher.probe, optimizer)
         return
     parameter = weigher.probe.parameter
     strip(optimizer)
@@ -154,6 +154,12 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     if weigher.enabled and weigher.window.entries:
         weigher.end_step(gradient, dtype=parameter.dtype, clips=clips.take(), optimizer=type(optimizer).__name__)
     parameter.grad = None
+
+
+def _is_foreign(its: probe.Probe, optimizer: Optimizer) -> bool:
+    """Whether the optimizer has no parameter of the probed module: it trains something else."""
+    own = {id(parameter) for parameter in its.owner.parameters()}
+    return not any(id(member) in own for group in optimizer.param_groups for member in group["params"])
 
 
 def _watch_skipped_steps(weigher: Weigher) -> None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from weighbridge.advice import framework_of, with_advice
 from weighbridge.errors import InputError, WeighbridgeError
 from weighbridge.outcome import Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
@@ -185,7 +186,7 @@ def weigh_command(
     except Exception as error:
         error.add_note(f"The records of the run lie in {folder}")
         raise
-    if record_folder is None and _went_well(outcome, result):
+    if record_folder is None and (_went_well(outcome, result) or not _has_records(folder)):
         shutil.rmtree(folder, ignore_errors=True)
         return Weighing(outcome, result, None)
     if record_folder is None:
@@ -211,14 +212,15 @@ def _judge(
     gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
     if not assembly.comparable:
         gradient = not_comparable(gradient, assembly)
+    framework = framework_of([number.source for number in assembly.logged], assembly.versions)
     judged = [(number.name, parts.judge_reported(number, options.objective)) for number in assembly.logged]
     return conclude(
         command=command,
         objective=options.objective,
         assembly=assembly,
         result=result,
-        gradient=gradient,
-        reported=_once([finding for _, finding in judged if finding is not None]),
+        gradient=with_advice(gradient, framework),
+        reported=_once([with_advice(found, framework, found.phase) for _, found in judged if found is not None]),
         unrelated=sorted({name for name, finding in judged if finding is None}),
         steps_asked=options.steps,
         keep_running=options.keep_running,
@@ -252,6 +254,10 @@ def _once(reported: Sequence[Reported]) -> list[Reported]:
         kept.setdefault(key, number)
         ranks[key] = ranks.get(key, 0) + 1
     return [number if ranks[key] == 1 else number.model_copy(update={"rank": None}) for key, number in kept.items()]
+
+
+def _has_records(folder: Path) -> bool:
+    return any(RECORD_NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _went_well(outcome: Outcome, result: CommandResult) -> bool:

@@ -60,6 +60,7 @@ class Weigher:
         """`owner` holds the probe that is used from now on."""
         rank, world_size = place()
         self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
+        self.probe.zero()
         self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__,
                             versions=loaded_versions())
 

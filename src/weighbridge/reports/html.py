@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.outcome import Outcome
-from weighbridge.report.chart import MOST_ROWS, MOST_SERIES, chart
-from weighbridge.report.grid import Grid, distance, format_weight, log_scale, piece_grid
-from weighbridge.report.json import write_whole
-from weighbridge.report.layout import blocks, clean, facts, headline, lead_finding, uneven_sequences
+from weighbridge.reports.chart import MOST_ROWS, MOST_SERIES, chart
+from weighbridge.reports.grid import Grid, distance, format_weight, log_scale, piece_grid
+from weighbridge.reports.json import write_whole
+from weighbridge.reports.layout import blocks, clean, facts, headline, lead_finding, uneven_sequences
 
 __all__ = ["to_html", "write_html"]
 
@@ -33,7 +33,7 @@ def to_html(outcome: Outcome, *, written: datetime | None = None) -> str:
     """The page as text; `written` is the time it names, now where it is not given."""
     from jinja2 import Environment, StrictUndefined
 
-    source = (files("weighbridge.report") / "templates" / "page.html").read_text(encoding="utf-8")
+    source = (files("weighbridge.reports") / "templates" / "page.html").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_cleaned
     )

@@ -1,7 +1,7 @@
 """What a report says and in which order, shared by the terminal and the page.
 
 Nothing is judged here: an outcome is arranged into a headline, one block of labelled sentences a finding, and (in
-`weighbridge.report.grid`) one table of pieces. Both reports only differ in how they draw these.
+`weighbridge.reports.grid`) one table of pieces. Both reports only differ in how they draw these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weighbridge.outcome import Finding, Outcome, Reported, Verdict
-from weighbridge.report.grid import Group, format_weight, group_reported, rank_text, rule_text, weight_range
+from weighbridge.reports.grid import Group, format_weight, group_reported, rank_text, rule_text, weight_range
 
 __all__ = ["Block", "blocks", "clean", "facts", "headline", "lead_finding", "reported_title", "uneven_sequences"]
 

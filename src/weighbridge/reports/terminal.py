@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from weighbridge.outcome import Outcome, Verdict
-from weighbridge.report.grid import Grid, Line, format_weight, log_scale, piece_grid
-from weighbridge.report.layout import Block, blocks, clean, facts, headline, uneven_sequences
+from weighbridge.reports.grid import Grid, Line, format_weight, log_scale, piece_grid
+from weighbridge.reports.layout import Block, blocks, clean, facts, headline, uneven_sequences
 
 __all__ = ["bar", "print_outcome"]
 

@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.report.grid import Grid, Line, format_weight, log_scale
-from weighbridge.report.layout import clean
+from weighbridge.reports.grid import Grid, Line, format_weight, log_scale
+from weighbridge.reports.layout import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
