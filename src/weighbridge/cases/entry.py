@@ -7,6 +7,7 @@ run, read and compared as they are. An entry that breaks a rule of the format is
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -116,12 +117,16 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry: its name (its folder's), its facts, and the source of each program as bytes of the file."""
+    """An entry: its name (its folder's), its facts, the sources of its programs and of its exhibit.
+
+    `exhibited` is what the exhibit showed when it last ran (exhibit.json, written by tests/exhibits).
+    """
 
     name: str
     facts: Facts
     sources: dict[Implementation, str]
     exhibit: str | None = None
+    exhibited: dict[str, Any] | None = None
 
     @property
     def title(self) -> str:
@@ -136,10 +141,9 @@ def load_entry(folder: Path) -> Entry:
         )
     facts = _read_facts(folder / "case.toml")
     sources = {which: _read_source(folder / f"{which}.py") for which in Implementation}
-    exhibit = folder / "training.py"
-    if exhibit.exists() is (facts.exhibit is None):
-        raise InputError(f"{folder} has training.py or [exhibit] in case.toml, not both. They belong together.")
-    return Entry(folder.name, facts, sources, exhibit.read_text("utf-8") if exhibit.exists() else None)
+    shown = folder / "exhibit.json"
+    exhibited = json.loads(shown.read_text("utf-8")) if shown.exists() else None
+    return Entry(folder.name, facts, sources, _read_exhibit(folder, facts), exhibited)
 
 
 def _read_facts(path: Path) -> Facts:
@@ -163,23 +167,41 @@ def _read_facts(path: Path) -> Facts:
         ) from error
 
 
+def _read_exhibit(folder: Path, facts: Facts) -> str | None:
+    path = folder / "training.py"
+    if path.exists() is (facts.exhibit is None):
+        raise InputError(f"{folder} has training.py or [exhibit] in case.toml, not both. They belong together.")
+    if not path.exists():
+        return None
+    tree = _parse(path)
+    _refuse_imports(path, tree, allowed={"torch"})
+    return path.read_text("utf-8")
+
+
 def _read_source(path: Path) -> str:
+    tree = _parse(path)
+    solves = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "solve"]
+    if len(solves) != 1 or len(solves[0].args.args) != 1:
+        raise InputError(f"{path} has no function solve of one argument. A catalogue program is one `def solve(...)`.")
+    _refuse_imports(path, tree, allowed=set())
+    return path.read_text("utf-8")
+
+
+def _parse(path: Path) -> ast.Module:
     try:
-        text = path.read_text("utf-8")
-        tree = ast.parse(text)
+        return ast.parse(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(
             f"{path} is not there. An entry has failing.py, unsuccessful.py and repair.py. Add it."
         ) from None
     except (SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a Python program: {error}. Correct the file.") from error
-    solves = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "solve"]
-    if len(solves) != 1 or len(solves[0].args.args) != 1:
-        raise InputError(f"{path} has no function solve of one argument. A catalogue program is one `def solve(...)`.")
+
+
+def _refuse_imports(path: Path, tree: ast.Module, *, allowed: set[str]) -> None:
     for module in _imported(tree):
-        if module not in sys.stdlib_module_names:
+        if module not in sys.stdlib_module_names | allowed:
             raise InputError(f"{path} imports {module}. Catalogue programs use the standard library only.")
-    return text
 
 
 def _imported(tree: ast.Module) -> list[str]:

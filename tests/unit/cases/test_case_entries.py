@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,9 @@ def rewrite(path: Path, change: Callable[[str], str]) -> None:
         ("case.toml", '"pytorch#31579"', '"see the pytorch issue"', "reports.0: String should match pattern"),
         ("case.toml", 'expected = "2.5*N"', 'expected = "open(N)"', "A fixture value holds 'open.N.'"),
         ("case.toml", 'title = "', "title = ", "can't be read as TOML"),
+        ("case.toml", 'rule = "mean-of-rank-means"', "", "exhibit: Value error, a gradient exhibit names the rule"),
+        ("case.toml", '[exhibit]\nkind = "gradient"\nrule = "mean-of-rank-means"', "", "They belong together"),
+        ("training.py", "import torch\n", "import torch\nimport weighbridge\n", "imports weighbridge"),
         ("failing.py", "def solve(rows)", "def answer(rows)", "has no function solve of one argument"),
         ("failing.py", "def solve(rows)", "def solve(rows, n)", "has no function solve of one argument"),
         ("failing.py", "def solve", "import numpy\n\n\ndef solve", "imports numpy"),
@@ -137,7 +141,7 @@ def test_a_missing_file_is_named(copy: Path) -> None:
 def test_ids_belong_to_one_entry_and_related_entries_exist(copy: Path) -> None:
     with pytest.raises(InputError, match="which the catalogue does not have"):
         load_catalogue(copy.parent)
-    rewrite(copy / "case.toml", lambda text: text[: text.index("related")] + text[text.index("variants") :])
+    rewrite(copy / "case.toml", lambda text: re.sub(r"related = .*", "", text))
     assert [entry.name for entry in load_catalogue(copy.parent)] == ["copied-case"]
     shutil.copytree(copy, copy.parent / "another-case")
     with pytest.raises(InputError, match="both have the id WB-0001"):

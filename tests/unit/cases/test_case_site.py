@@ -139,7 +139,7 @@ def test_a_bundle_s_programs_run_and_its_records_are_theirs(sites: Sites) -> Non
                 record = json.loads(bundle.read(f"exp-before-average/records/{which}-N{n}.json"))
                 assert record["source_sha256"] == hashlib.sha256(program).hexdigest()
                 assert "environment" not in record
-    assert len(names) == 2 + 2 * 9
+    assert len(names) == 3 + 2 * 9
 
 
 class Links(HTMLParser):
@@ -194,3 +194,25 @@ def test_the_data_says_what_is_held(sites: Sites) -> None:
         for entry in catalogue["entries"]:
             assert entry["implementations"]["repair"]["held"] is held
             assert entry == json.loads((site / "data" / f"{entry['name']}.json").read_text("utf-8"))
+
+
+def test_exhibits_show_the_fault_in_both_tiers_and_the_source_to_members(sites: Sites) -> None:
+    _, open_site, member_site = sites
+    for site, repairs in ((open_site, 0), (member_site, 1)):
+        page = (site / "entries" / "mean-of-rank-means.html").read_text("utf-8")
+        assert page.count('<svg viewBox="') == 1 + repairs
+        assert "wrong, mean-of-rank-means" in page
+        assert page.count("right, token-mean") == repairs
+        assert ("torchrun --nproc-per-node" in page) is bool(repairs)
+        page = (site / "entries" / "padding-duplicates.html").read_text("utf-8")
+        assert "Reported is 0.3333; the rows of all ranks give 0.2: wrong." in page
+        with zipfile.ZipFile(site / "bundles" / "mean-of-rank-means.zip") as bundle:
+            assert ("mean-of-rank-means/training.py" in bundle.namelist()) is bool(repairs)
+
+
+def test_at_least_twenty_entries_have_an_exhibit_that_was_observed() -> None:
+    shown = [entry for entry in CATALOGUE if entry.exhibit and entry.exhibited]
+    assert len(shown) >= 20
+    for entry in shown:
+        assert entry.exhibited
+        assert [entry.exhibited[kind]["verdict"] for kind in ("failing", "repair")] == ["wrong", "right"]

@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from weighbridge.cases.entry import Entry, Implementation
 from weighbridge.cases.programs import published_program
 from weighbridge.cases.publish.bundle import make_bundle
+from weighbridge.cases.publish.chart import weight_chart
 from weighbridge.cases.publish.tiers import Tier, shown_in
 from weighbridge.cases.record import Record, canonical_json, schema
 from weighbridge.cases.verify import Verified
 
-__all__ = ["Shown", "Told", "entry_bundle", "entry_json", "show_entry"]
+__all__ = ["Shown", "ShownExhibit", "Told", "entry_bundle", "entry_json", "show_entry", "show_exhibit"]
 
 HEADINGS = {
     Implementation.FAILING: "The failure",
@@ -97,6 +100,36 @@ def show_entry(verified: Verified, tier: Tier, related: list[Entry]) -> Shown:
     return Shown(entry, told, related)
 
 
+@dataclass(frozen=True)
+class ShownExhibit:
+    """What an exhibit showed, as far as the tier tells: heading and chart, or heading and sentence."""
+
+    heading: str
+    chart: Markup | None
+    sentence: str
+
+
+def show_exhibit(shown: Shown) -> list[ShownExhibit]:
+    """The exhibit's fault and, where the tier shows repairs, its repair."""
+    exhibit, exhibited = shown.entry.facts.exhibit, shown.entry.exhibited
+    if exhibit is None or exhibited is None:
+        return []
+    parts = []
+    for one in shown.told:
+        seen = exhibited.get(one.which.value)
+        if seen is None or one.held:
+            continue
+        heading = "The fault" if one.which is Implementation.FAILING else "The repair"
+        if exhibit.kind == "gradient":
+            sentence = f"weighbridge weigh says: {seen['verdict']}, {seen['rule']}."
+            chart = weight_chart(seen["pieces"], f"{heading}: weight of a token by microbatch")
+        else:
+            sentence = f"Reported is {seen['reported']}; the rows of all ranks give {seen['right']}: {seen['verdict']}."
+            chart = None
+        parts.append(ShownExhibit(heading, chart, sentence))
+    return parts
+
+
 def entry_json(shown: Shown) -> dict[str, Any]:
     """The entry as data: facts, programs and records, as far as the tier shows them."""
     facts = shown.entry.facts
@@ -124,7 +157,7 @@ def entry_bundle(shown: Shown) -> bytes:
         f"{folder}/case.json": canonical_json(facts_only),
         f"{folder}/record.schema.json": canonical_json(schema()),
     }
-    if shown.entry.exhibit:
+    if shown.entry.exhibit and not any(one.held for one in shown.told):  # an exhibit's source holds its repair
         files[f"{folder}/training.py"] = shown.entry.exhibit.encode()
     for one in shown.told:
         if one.held:

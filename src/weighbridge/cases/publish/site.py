@@ -24,9 +24,9 @@ from pygments.lexers import PythonLexer
 
 from weighbridge import __version__
 from weighbridge.cases.entry import Entry, Implementation
-from weighbridge.cases.publish.content import Shown, entry_bundle, entry_json, show_entry
+from weighbridge.cases.publish.content import Shown, entry_bundle, entry_json, show_entry, show_exhibit
 from weighbridge.cases.publish.leaks import find_leaks
-from weighbridge.cases.publish.tiers import Tier, telling_lines
+from weighbridge.cases.publish.tiers import Tier, exhibit_lines, telling_lines
 from weighbridge.cases.record import schema
 from weighbridge.cases.terminal import shown_value
 from weighbridge.cases.verify import Verified, verify_entries
@@ -81,7 +81,7 @@ def secrets_of(verified: Verified) -> list[str]:
     records = [record for (_, which), record in verified.records.items() if which is Implementation.REPAIR]
     digests = [digest for record in records for digest in (record.digest, record.source_sha256)]
     digests.append(hashlib.sha256(verified.entry.sources[Implementation.REPAIR].encode()).hexdigest())
-    return [*telling_lines(verified.entry), verified.entry.facts.repair, *digests]
+    return [*telling_lines(verified.entry), *exhibit_lines(verified.entry), verified.entry.facts.repair, *digests]
 
 
 def _refuse_leaks(out: Path, verified: Sequence[Verified]) -> None:
@@ -102,7 +102,7 @@ def _write_entry(environment: Environment, out: Path, one: Shown, run: Verified)
         root="../",
         one=one,
         holds=run.holds,
-        chart=None,
+        exhibits=show_exhibit(one),
         enforced=", ".join(f"{key} {value}" for key, value in enforced.items()),
         bundle_sha256=hashlib.sha256(bundle).hexdigest(),
     )

@@ -1,6 +1,7 @@
 """What each tier shows, and the lines by which a leak of the other is found.
 
-The open tier holds back every repair: its program, its records and digests, and the prose about it. A leak is looked
+The open tier holds back every repair: its program, its records and digests, the prose about it, and the source of the
+exhibit, which can run it. A leak is looked
 for line by line, and not every line of a repair tells something. Two kinds are left out of the search:
 
 * a line that stands in the entry's own failing or unsuccessful program: the reader has it already;
@@ -20,7 +21,7 @@ from enum import StrEnum
 
 from weighbridge.cases.entry import Entry, Implementation
 
-__all__ = ["Tier", "shown_in", "telling_lines"]
+__all__ = ["Tier", "exhibit_lines", "shown_in", "telling_lines"]
 
 _COMPUTES = {*"+-*/%<>|&^@", "//", "**", "<=", ">=", "==", "!=", "+=", "-=", "*=", "/=", "//="}
 
@@ -45,6 +46,11 @@ def telling_lines(entry: Entry) -> list[str]:
     )
     lines = _lines(entry.sources[Implementation.REPAIR])
     return [line for line in lines if "".join(line.split()) not in known and _computes(line)]
+
+
+def exhibit_lines(entry: Entry) -> list[str]:
+    """The lines that would give an exhibit's source away, which is held back whole, since it holds its repair."""
+    return [line for line in _lines(entry.exhibit or "") if _computes(line)]
 
 
 def _lines(source: str) -> Iterable[str]:

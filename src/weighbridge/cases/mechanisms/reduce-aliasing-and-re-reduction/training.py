@@ -55,14 +55,14 @@ def tell(reported, rows, kind="mean"):
         print(json.dumps({"kind": kind, "reported": reported, "rows": everything}), flush=True)
 
 
-seen = torch.zeros((), dtype=torch.int64)
+tokens_seen = torch.zeros((), dtype=torch.int64)
 rows = []
 for counts in [[(2, 3), (9,), (4,)], [(5,), (12, 4), (1, 1)]][rank]:
     _, labels = batch(*counts)
     tokens = int((labels != -100).sum())
     rows.append((tokens, 1))
-    seen += tokens
-    shown = seen.clone() if REPAIR else seen
+    tokens_seen += tokens
+    shown = tokens_seen.clone() if REPAIR else tokens_seen
     dist.all_reduce(shown)
 tell(shown.item(), rows, kind="sum")
 
