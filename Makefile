@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := env OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PATH="$(CURDIR)/$(BIN):$$PATH"
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-fast lint bench clean
+.PHONY: setup demo test test-fast lint bench exhibits mutants clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ lint: setup
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
+
+# The catalogue's exhibits on real processes, and mutants of its repairs: minutes each.
+exhibits mutants: setup
+	$(RUN) $(BIN)/python -m pytest -m $@ tests/$@
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/overhead.py
