@@ -17,8 +17,9 @@ from weighbridge.weigh.assemble import Assembled, assemble
 __all__ = ["judge", "judge_step", "weigh"]
 
 
-def weigh(folder: Path, cell: Callable[..., Any], world_size: int, *arguments: Any, steps: int = 9999,
-          **options: Any) -> tuple[list[Any], Assembled]:
+def weigh(
+    folder: Path, cell: Callable[..., Any], world_size: int, *arguments: Any, steps: int = 9999, **options: Any
+) -> tuple[list[Any], Assembled]:
     """Each rank's result of the weighed `cell`, and what its records amount to. No tracer, unless asked for."""
     text = json.dumps({"steps": steps, "tracer": False} | options)
     results = run_ranks(cell, world_size, *arguments, weighing=text, folder=folder)
@@ -33,6 +34,7 @@ def judge(found: Assembled, objective: str = "token-mean") -> Gradient:
 
 def judge_step(reading: GradientReading, step: int, objective: str = "token-mean") -> Gradient:
     """The verdict on one step alone: tests run many programs as the steps of one process group."""
-    terms = [replace(term, tables=tuple(table for table in term.tables if table.step == step))
-             for term in reading.terms]
+    terms = [
+        replace(term, tables=tuple(table for table in term.tables if table.step == step)) for term in reading.terms
+    ]
     return judge_gradient(replace(reading, terms=tuple(term for term in terms if term.tables)), objective)

@@ -129,8 +129,9 @@ def kl(log_target: bool) -> Callable[[Tensor, Tensor, str], Tensor]:
     return loss
 
 
-def as_module(kind: type[nn.Module], prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-              **more: Any) -> Callable[[Tensor, Tensor, str], Tensor]:
+def as_module(
+    kind: type[nn.Module], prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], **more: Any
+) -> Callable[[Tensor, Tensor, str], Tensor]:
     def loss(z: Tensor, y: Tensor, r: str) -> Tensor:
         values, target = prepare(z, y)
         made = {key: make(values) if callable(make) else make for key, make in more.items()}
@@ -195,23 +196,41 @@ def _variants() -> list[Variant]:
         ("cross_entropy weighted", weighted_ce, weights_of, three),
         ("cross_entropy smoothed", functools.partial(ce, label_smoothing=0.1), tokens, three),
         ("cross_entropy smoothed weighted", functools.partial(weighted_ce, label_smoothing=0.1), weights_of, three),
-        ("cross_entropy probabilities", lambda z, y, r: F.cross_entropy(selected(z, y), soft(y, z), reduction=r),
-         tokens, three),
-        ("cross_entropy probabilities [N,C,d]", lambda z, y, r: F.cross_entropy(
-            z.transpose(1, 2), torch.softmax(z.detach(), -1).transpose(1, 2), reduction=r),
-         lambda y: torch.tensor(float(y.numel()), dtype=torch.float64), three),
+        (
+            "cross_entropy probabilities",
+            lambda z, y, r: F.cross_entropy(selected(z, y), soft(y, z), reduction=r),
+            tokens,
+            three,
+        ),
+        (
+            "cross_entropy probabilities [N,C,d]",
+            lambda z, y, r: F.cross_entropy(
+                z.transpose(1, 2), torch.softmax(z.detach(), -1).transpose(1, 2), reduction=r
+            ),
+            lambda y: torch.tensor(float(y.numel()), dtype=torch.float64),
+            three,
+        ),
         ("cross_entropy [N,C,d]", lambda z, y, r: F.cross_entropy(z.transpose(1, 2), y, reduction=r), tokens, three),
         ("cross_entropy legacy", legacy("cross_entropy"), tokens, three),
         ("nll_loss", nll, tokens, three),
-        ("nll_loss [N,C,d] weighted", lambda z, y, r: F.nll_loss(
-            F.log_softmax(z, -1).transpose(1, 2), y, weight=class_weights(F.log_softmax(z, -1)), reduction=r),
-         weights_of, three),
+        (
+            "nll_loss [N,C,d] weighted",
+            lambda z, y, r: F.nll_loss(
+                F.log_softmax(z, -1).transpose(1, 2), y, weight=class_weights(F.log_softmax(z, -1)), reduction=r
+            ),
+            weights_of,
+            three,
+        ),
         ("binary_cross_entropy", on_elements("binary_cross_entropy"), elements, three),
         ("binary_cross_entropy weighted", on_elements("binary_cross_entropy", weight=element_weights), elements, three),
         ("bce_with_logits masked by weight", masked_by_weight, elements, ("sum", "none")),
         ("bce_with_logits", on_elements("binary_cross_entropy_with_logits"), elements, three),
-        ("bce_with_logits pos_weight", on_elements("binary_cross_entropy_with_logits", pos_weight=class_weights),
-         elements, three),
+        (
+            "bce_with_logits pos_weight",
+            on_elements("binary_cross_entropy_with_logits", pos_weight=class_weights),
+            elements,
+            three,
+        ),
         ("mse_loss", on_elements("mse_loss"), elements, three),
         ("mse_loss swapped", swapped, elements, three),
         ("mse_loss weighted", on_elements("mse_loss", weight=element_weights), element_weights_of, three),
@@ -239,8 +258,9 @@ def _variants() -> list[Variant]:
     ]
     made = [Variant(name, loss, mass, r) for name, loss, mass, reductions in table for r in reductions]
     made.append(Variant("cross_entropy user mask", masked_by_user, tokens, "none", lambda y: y != -100))
-    made.append(Variant("mse_loss user mask", masked_elements_by_user, elements, "none",
-                        lambda y: (y != -100)[..., None]))
+    made.append(
+        Variant("mse_loss user mask", masked_elements_by_user, elements, "none", lambda y: (y != -100)[..., None])
+    )
     return made
 
 

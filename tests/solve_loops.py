@@ -67,6 +67,6 @@ def sequence_gradients(world_size: int) -> Any:
         for inputs, labels in parts_of(rank):
             for sequence in range(len(inputs)):
                 model.zero_grad()
-                losses_of(model, inputs[sequence:sequence + 1], labels[sequence:sequence + 1]).sum().backward()
+                losses_of(model, inputs[sequence : sequence + 1], labels[sequence : sequence + 1]).sum().backward()
                 rows.append(flat_gradient(model))
     return torch.stack(rows).numpy()

@@ -267,13 +267,29 @@ class ClearedByModelToZero(Cleared):
 
 
 LOOPS: dict[str, Callable[[int, int, bool], Loop]] = {
-    kind.__name__: kind for kind in (
-        Loop, CheckpointedBlock, CheckpointedBlockReentrant, CheckpointedLoss, CheckpointedLossReentrant,
-        EvaluationMode, Frozen, TwoOptimizers, LateOptimizer, SeparateCalls, TwoForwards, Metrics, OneBackward, Scaler,
-        ScalerAlone)}
+    kind.__name__: kind
+    for kind in (
+        Loop,
+        CheckpointedBlock,
+        CheckpointedBlockReentrant,
+        CheckpointedLoss,
+        CheckpointedLossReentrant,
+        EvaluationMode,
+        Frozen,
+        TwoOptimizers,
+        LateOptimizer,
+        SeparateCalls,
+        TwoForwards,
+        Metrics,
+        OneBackward,
+        Scaler,
+        ScalerAlone,
+    )
+}
 FAULTY: dict[str, Callable[[int, int, bool], Loop]] = {
-    kind.__name__: kind for kind in (
-        DividedByHand, ClearedByOptimizer, ClearedByOptimizerToZero, ClearedByModel, ClearedByModelToZero)}
+    kind.__name__: kind
+    for kind in (DividedByHand, ClearedByOptimizer, ClearedByOptimizerToZero, ClearedByModel, ClearedByModelToZero)
+}
 
 
 def train(rank: int, world_size: int, trap: str, right: bool = True) -> dict[str, Any]:

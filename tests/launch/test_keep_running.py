@@ -32,8 +32,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_saved_at_the_end_is_what_a_plain_run_saves(ranks: int, tmp_path: Path,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_saved_at_the_end_is_what_a_plain_run_saves(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = ["--spawn", "2"] if ranks > 1 else []
     found = weigh(tmp_path, *script("saves.py", str(tmp_path / "weighed"), *more), options=KEEP)
     assert (found.exit_code, found.json["command_exit_code"], found.json["steps"]) == (0, 0, 3), found.stderr

@@ -22,8 +22,9 @@ def test_even_counts_hide_rules_and_the_report_says_which(tmp_path: Path) -> Non
 @pytest.mark.parametrize("batch", ["dict", "tuple", "list", "encoding"])
 def test_uneven_counts_show_the_rule(batch: str, tmp_path: Path) -> None:
     ranks = 2 if batch == "tuple" else 1
-    found = weigh(tmp_path, *script("even.py", "--batch", batch, *(["--spawn", "2"] if ranks > 1 else [])),
-                  options=("--uneven",))
+    found = weigh(
+        tmp_path, *script("even.py", "--batch", batch, *(["--spawn", "2"] if ranks > 1 else [])), options=("--uneven",)
+    )
     assert (found.exit_code, found.gradient["rule"]) == (1, MEAN), found.stdout + found.stderr
     assert found.reported("loss")["rule"] == MEAN
     assert "sequence-mean" not in found.gradient["indistinguishable"]
@@ -40,8 +41,11 @@ def test_labels_that_are_no_integers_are_left_and_a_note_says_so(tmp_path: Path)
 
 
 def test_a_trainer_counts_the_masked_labels(tmp_path: Path) -> None:
-    found = weigh(tmp_path, *script("trainer_logs.py", "--folder", str(tmp_path / "out"), "--save-steps", "100"),
-                  options=("--uneven",))
+    found = weigh(
+        tmp_path,
+        *script("trainer_logs.py", "--folder", str(tmp_path / "out"), "--save-steps", "100"),
+        options=("--uneven",),
+    )
     assert (found.exit_code, found.gradient["rule"]) == (0, "token-mean"), found.stdout + found.stderr
     assert found.reported("loss")["verdict"] == "right"
     assert 0 in [piece["tokens"] for piece in found.gradient["pieces"]]

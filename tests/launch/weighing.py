@@ -15,9 +15,13 @@ BIN = Path(sys.executable).parent
 LIMIT = 240
 # The children use the code of this checkout, wherever the installed package points to.
 ENVIRONMENT = {
-    **os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
-    "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline",
+    "DS_ACCELERATOR": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "offline",
 }
 
 
@@ -43,13 +47,21 @@ class Weighed:
         return found
 
 
-def weigh(folder: Path, *command: str, options: tuple[str, ...] = (), environment: dict[str, str] | None = None,
-          cwd: Path = ROOT) -> Weighed:
+def weigh(
+    folder: Path,
+    *command: str,
+    options: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    cwd: Path = ROOT,
+) -> Weighed:
     """`weighbridge weigh [options] -- command`, with its JSON."""
     target = folder / "weights.json"
     finished = subprocess.run(
         [str(BIN / "weighbridge"), "weigh", "--json", str(target), *options, "--", *command],
-        capture_output=True, text=True, timeout=LIMIT, cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        cwd=cwd,
         env={**ENVIRONMENT, **(environment or {})},
     )
     text = target.read_text(encoding="utf-8") if target.exists() else "{}"
@@ -72,5 +84,11 @@ def script(name: str, *arguments: str) -> list[str]:
 def start_weighing(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """`weighbridge weigh [options] -- command` in a process group of its own, as a terminal would start it."""
     return subprocess.Popen(
-        [str(BIN / "weighbridge"), "weigh", *options, "--", *command], cwd=ROOT, env=ENVIRONMENT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        [str(BIN / "weighbridge"), "weigh", *options, "--", *command],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )

@@ -20,8 +20,12 @@ from weighbridge.outcome import Verdict
 from weighbridge.weigh.assemble import Assembled
 
 # name: (dtype of the model, autocast)
-SETTINGS = {"float32": ("float32", False), "float64": ("float64", False), "autocast bfloat16": ("float32", True),
-            "bfloat16": ("bfloat16", False)}
+SETTINGS = {
+    "float32": ("float32", False),
+    "float64": ("float64", False),
+    "autocast bfloat16": ("float32", True),
+    "bfloat16": ("bfloat16", False),
+}
 settings = pytest.mark.parametrize("setting", SETTINGS)
 
 
@@ -40,8 +44,11 @@ def test_right_loop_is_right(setting: str, weighed: Any) -> None:
     _, found = weighed("right", setting)
     assert found.problems == []
     verdicts = {str(variant): judge_step(found.gradient, step) for step, variant in enumerate(VARIANTS)}
-    assert {name: (g.verdict, g.rule, g.reason) for name, g in verdicts.items()
-            if (g.verdict, g.rule) != (Verdict.RIGHT, "token-mean")} == {}
+    assert {
+        name: (g.verdict, g.rule, g.reason)
+        for name, g in verdicts.items()
+        if (g.verdict, g.rule) != (Verdict.RIGHT, "token-mean")
+    } == {}
 
 
 @settings
@@ -50,8 +57,11 @@ def test_mean_of_microbatch_means_is_named(setting: str, weighed: Any) -> None:
     verdicts = {str(variant): judge_step(found.gradient, step) for step, variant in enumerate(VARIANTS)}
     unread = {name for name, g in verdicts.items() if g.verdict is Verdict.INCONCLUSIVE and g.reason}
     assert not unread or "bfloat16" in setting
-    assert {name: (g.verdict, g.rule, g.reason) for name, g in verdicts.items()
-            if name not in unread and (g.verdict, g.rule) != (Verdict.WRONG, "mean-of-microbatch-means")} == {}
+    assert {
+        name: (g.verdict, g.rule, g.reason)
+        for name, g in verdicts.items()
+        if name not in unread and (g.verdict, g.rule) != (Verdict.WRONG, "mean-of-microbatch-means")
+    } == {}
     assert len(unread) <= len(VARIANTS) // 10, unread
 
 
@@ -60,9 +70,13 @@ def test_mean_of_microbatch_means_is_named(setting: str, weighed: Any) -> None:
 def test_values_and_gradients_are_those_without_weighing(way: str, setting: str, weighed: Any) -> None:
     results, _ = weighed(way, setting)
     plain = run_ranks(train, 2, way, *SETTINGS[setting])
-    different = {f"{variant}: {kind}" for step, variant in enumerate(VARIANTS) for rank in range(2)
-                 for kind in ("losses", "gradients")
-                 if not all(map(same, results[rank][kind][step], plain[rank][kind][step]))}
+    different = {
+        f"{variant}: {kind}"
+        for step, variant in enumerate(VARIANTS)
+        for rank in range(2)
+        for kind in ("losses", "gradients")
+        if not all(map(same, results[rank][kind][step], plain[rank][kind][step]))
+    }
     assert different == set(), sorted(different)
 
 

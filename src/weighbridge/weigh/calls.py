@@ -110,8 +110,9 @@ def _over_classes(original: Any, arguments: dict[str, Any], values: Tensor, targ
     if values.shape == target.shape and target.is_floating_point():  # class probabilities
         shape = tuple(values.shape[:1] + values.shape[2:]) if values.dim() > 1 else ()
         count = float(values.numel() // values.shape[1 if values.dim() > 1 else 0])
-        return Call(shape, arguments["reduction"], None, None, count, False, len(shape) > 1,
-                    _second_pass(original, arguments))
+        return Call(
+            shape, arguments["reduction"], None, None, count, False, len(shape) > 1, _second_pass(original, arguments)
+        )
     if target.is_floating_point() or target.dim() not in (values.dim() - 1, 0):
         return None
     flat = target.reshape(-1)
@@ -122,8 +123,16 @@ def _over_classes(original: Any, arguments: dict[str, Any], values: Tensor, targ
         chosen = weight.detach()[flat.clamp(0, weight.numel() - 1)]
         mass = torch.where(valid, chosen, torch.zeros_like(chosen))
     over_labels = not smoothing and type(values) in (Tensor, torch.nn.Parameter)
-    return Call(tuple(target.shape), arguments["reduction"], valid, mass, valid.sum() if mass is None else mass.sum(),
-                over_labels, target.dim() > 1, _second_pass(original, arguments))
+    return Call(
+        tuple(target.shape),
+        arguments["reduction"],
+        valid,
+        mass,
+        valid.sum() if mass is None else mass.sum(),
+        over_labels,
+        target.dim() > 1,
+        _second_pass(original, arguments),
+    )
 
 
 def _over_elements(name: str, original: Any, arguments: dict[str, Any], values: Tensor, target: Tensor) -> Call | None:
@@ -141,8 +150,9 @@ def _over_elements(name: str, original: Any, arguments: dict[str, Any], values: 
     if reduction == "batchmean":
         size = int(shape[0]) if shape else 1
         per_item = _second_pass(original, arguments)
-        return Call((size,), "mean", None, None, float(max(1, size)), False, True,
-                    lambda: per_item().reshape(size, -1).sum(1))
+        return Call(
+            (size,), "mean", None, None, float(max(1, size)), False, True, lambda: per_item().reshape(size, -1).sum(1)
+        )
     return Call(tuple(shape), reduction, valid, mass, count, False, len(shape) > 1, _second_pass(original, arguments))
 
 

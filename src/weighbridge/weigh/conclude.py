@@ -178,7 +178,8 @@ def _problems(result: CommandResult, assembly: Assembly, stopped: str | None) ->
     exceptions = [
         f"{_who(process.rank, process.pid, world_size)} ended with {process.message or 'an exception'}"
         for process in result.processes
-        if process.ended_how == "exception" and process.is_rank
+        if process.ended_how == "exception"
+        and process.is_rank
         and not any(process.message in text for text in assembly.problems)
     ]
     end = [] if stopped is None else [stopped]

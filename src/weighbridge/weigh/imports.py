@@ -43,8 +43,9 @@ class _Loader:
 
 
 class _Finder:
-    def find_spec(self, name: str, path: Sequence[str] | None = None,
-                  target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in _waiting or name in _running:
             return None
         _running.add(name)

@@ -176,9 +176,7 @@ def read(gradient: Tensor) -> tuple[list[tuple[int, float, float]], list[tuple[i
     if hasattr(gradient, "to_local"):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        _, offsets = compute_local_shape_and_global_offset(
-            gradient.shape, gradient.device_mesh, gradient.placements
-        )
+        _, offsets = compute_local_shape_and_global_offset(gradient.shape, gradient.device_mesh, gradient.placements)
         start = int(offsets[0])
         local = gradient.to_local()
     numbers = local.detach().double().cpu()

@@ -36,8 +36,11 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
-        if f"{os.sep}torch{os.sep}" not in name and f"{os.sep}weighbridge{os.sep}weigh" not in name \
-                and not name.endswith(f"{os.sep}weighbridge{os.sep}marking.py"):
+        if (
+            f"{os.sep}torch{os.sep}" not in name
+            and f"{os.sep}weighbridge{os.sep}weigh" not in name
+            and not name.endswith(f"{os.sep}weighbridge{os.sep}marking.py")
+        ):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

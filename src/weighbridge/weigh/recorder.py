@@ -49,6 +49,13 @@ class Recorder:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._file = self.of(self._pid).open("a", encoding="utf-8")
-        first = {"kind": "process", "pid": self._pid, "executable": sys.executable, "torch": torch.__version__,
-                 "python": sys.version.split()[0], "time": time.time(), "argv": sys.argv}
+        first = {
+            "kind": "process",
+            "pid": self._pid,
+            "executable": sys.executable,
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "time": time.time(),
+            "argv": sys.argv,
+        }
         self._file.write(json.dumps(first) + "\n")

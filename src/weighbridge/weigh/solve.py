@@ -61,8 +61,10 @@ def solve(observed: npt.ArrayLike, sequence_gradients: npt.ArrayLike) -> Solutio
     """
     g, rows = np.asarray(observed, dtype=np.float64), np.asarray(sequence_gradients, dtype=np.float64)
     if g.ndim != 1 or rows.ndim != 2 or rows.shape[1] != g.size:
-        raise InputError(f"shapes are {g.shape} and {rows.shape}. The gradient is [P] and the sequences' gradients are "
-                         "[S, P] over the same P parameters. Flatten them in the same order.")
+        raise InputError(
+            f"shapes are {g.shape} and {rows.shape}. The gradient is [P] and the sequences' gradients are "
+            "[S, P] over the same P parameters. Flatten them in the same order."
+        )
     norms = np.linalg.norm(rows, axis=1)
     counted = norms > 0
     weights = np.full(len(rows), np.nan)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weighbridge.weigh import calls, probe
 from weighbridge.weigh.batch import Batch, digest_rows
-from weighbridge.weigh.leave import leave_together
+from weighbridge.weigh.leave import goes_on
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
 from weighbridge.weigh.recorder import Recorder
@@ -64,8 +64,9 @@ class Weigher:
         rank, world_size = place()
         self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
         self.probe.zero()
-        self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__,
-                            versions=loaded_versions())
+        self.recorder.write(
+            "place", rank=rank, world_size=world_size, module=type(owner).__name__, versions=loaded_versions()
+        )
 
     def training(self) -> bool:
         """True where a loss computed now is one to train on."""
@@ -82,9 +83,8 @@ class Weigher:
         if not self.enabled or self.probe is None or in_backward():
             return
         if self.training():
-            if self.window.microbatch < 0 or self.window.has_loss:
-                leave_together(self)
-            if not self.enabled:
+            between = self.window.microbatch < 0 or self.window.has_loss
+            if between and not goes_on(self):
                 return
             self.passes.leave()
             give_up_skipped_step(self)
@@ -123,8 +123,13 @@ class Weigher:
 
     def _linked(self, result: Any, phase: str) -> Any:
         """After the weighed steps a wrapper may still wait for the probe's gradient: it gets zeros."""
-        if phase == "training" and self.probe is not None and self.probe.parameter is not None \
-                and isinstance(result, Tensor) and result.requires_grad:
+        if (
+            phase == "training"
+            and self.probe is not None
+            and self.probe.parameter is not None
+            and isinstance(result, Tensor)
+            and result.requires_grad
+        ):
             return result + self.probe.link().to(result.dtype)
         return result
 
@@ -141,8 +146,18 @@ class Weigher:
         entry.user_masks = call.reduction == "none"
         return result + calls.probe_term(self._vector(entry), call, result)
 
-    def _entry(self, term: str, items: int, shape: tuple[int, ...], batch_rows: bool, losses: Tensor,
-               valid: Tensor | None, mass: Tensor | None, phase: str, target: Tensor | None) -> Entry:
+    def _entry(
+        self,
+        term: str,
+        items: int,
+        shape: tuple[int, ...],
+        batch_rows: bool,
+        losses: Tensor,
+        valid: Tensor | None,
+        mass: Tensor | None,
+        phase: str,
+        target: Tensor | None,
+    ) -> Entry:
         """A new entry of the running window, or the one that is being recomputed."""
         site, window = call_site(), self.window if phase == "training" else self.passes.window
         assert self.probe is not None
@@ -157,8 +172,23 @@ class Weigher:
         elif rows > probe.MOST_SLOTS:
             rows = 1
         contents = self._contents(rows, target)
-        window.add(entry := Entry(phase, 0, term, site, rows, slots, items // rows, losses, valid, mass, contents, 0.0,
-                                  str(losses.dtype).removeprefix("torch.")))
+        window.add(
+            entry := Entry(
+                phase,
+                0,
+                term,
+                site,
+                rows,
+                slots,
+                items // rows,
+                losses,
+                valid,
+                mass,
+                contents,
+                0.0,
+                str(losses.dtype).removeprefix("torch."),
+            )
+        )
         entry.constant = self._constant_for(entry)
         return entry
 
@@ -195,11 +225,12 @@ class Weigher:
         if not isinstance(losses, Tensor) or phase is None or (phase == "training" and not losses.requires_grad):
             return losses
         if not self.enabled:
-            return self._linked(losses, phase)  # type: ignore[no-any-return]
+            return self._linked(losses, phase)
         valid = None if mask is None else mask.detach().expand(losses.shape).reshape(-1) != 0
         detached = losses.detach().reshape(-1)
-        entry = self._entry(name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase,
-                            None)
+        entry = self._entry(
+            name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase, None
+        )
         entry.marked, entry.coefficient, entry.scalar = True, coefficient, losses.dim() == 0
         entry.user_masks = mask is None and not entry.scalar
         if entry.scalar:
@@ -237,8 +268,9 @@ class Weigher:
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def end_step(self, gradient: Tensor | None, *, dtype: torch.dtype | None, clips: list[tuple[int, float]],
-                 optimizer: str) -> None:
+    def end_step(
+        self, gradient: Tensor | None, *, dtype: torch.dtype | None, clips: list[tuple[int, float]], optimizer: str
+    ) -> None:
         """The optimizer that holds the probe is about to step, with `gradient` on the probe."""
         readings, held = ([], []) if gradient is None else probe.read(gradient)
         rows = [entry.to_rows() for entry in self.window.entries]
@@ -246,9 +278,18 @@ class Weigher:
             self.recorder.write("microbatch", step=self.step, **row)
         assert self.probe is not None
         self.recorder.write(
-            "step", step=self.step, microbatches=self.window.microbatches, readings=readings, held=held,
-            capacity=self.probe.capacity, dtype=str(dtype).removeprefix("torch."), clips=clips, optimizer=optimizer,
-            read=gradient is not None, compiled=self.compiled, foreign_steps=self.foreign_steps,
+            "step",
+            step=self.step,
+            microbatches=self.window.microbatches,
+            readings=readings,
+            held=held,
+            capacity=self.probe.capacity,
+            dtype=str(dtype).removeprefix("torch."),
+            clips=clips,
+            optimizer=optimizer,
+            read=gradient is not None,
+            compiled=self.compiled,
+            foreign_steps=self.foreign_steps,
         )
         if self.step == 0:
             self.pieces_per_rank = max(1, self.window.microbatches)
@@ -287,8 +328,16 @@ class Weigher:
         else:
             for entry in self.window.entries:
                 self.recorder.write("microbatch", step=self.step, unfinished=True, **entry.to_rows())
-        self.recorder.write("reported", name=name, value=number, source=source, step=self.step, phase=phase,
-                            microbatches=self.window.microbatches, **self.passes.reported(phase))
+        self.recorder.write(
+            "reported",
+            name=name,
+            value=number,
+            source=source,
+            step=self.step,
+            phase=phase,
+            microbatches=self.window.microbatches,
+            **self.passes.reported(phase),
+        )
 
 
 def _number(value: Any) -> float | None:

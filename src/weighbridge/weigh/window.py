@@ -46,16 +46,28 @@ class Entry:
         losses = torch.where(counted, self.losses.double(), 0.0)
         mass = counted.double() if self.mass is None else torch.where(counted, self.mass.double(), 0.0)
         grid = (self.rows, -1)
-        columns = torch.stack([counted.reshape(grid).sum(1).double(), mass.reshape(grid).sum(1),
-                               losses.reshape(grid).sum(1)])
+        columns = torch.stack(
+            [counted.reshape(grid).sum(1).double(), mass.reshape(grid).sum(1), losses.reshape(grid).sum(1)]
+        )
         tokens, masses, sums = columns.cpu().tolist()
         digests = None if self.contents is None else self.contents.tolist()
         contents = None if digests is None else [f"{value & (2**64 - 1):016x}" for value in digests]
         return {
-            "phase": self.phase, "microbatch": self.microbatch, "term": self.term, "site": self.site,
-            "slots": self.slots, "length": self.length, "tokens": [int(count) for count in tokens], "mass": masses,
-            "loss_sum": sums, "content": contents, "constant": self.constant, "dtype": self.dtype,
-            "marked": self.marked, "scalar": self.scalar, "coefficient": self.coefficient,
+            "phase": self.phase,
+            "microbatch": self.microbatch,
+            "term": self.term,
+            "site": self.site,
+            "slots": self.slots,
+            "length": self.length,
+            "tokens": [int(count) for count in tokens],
+            "mass": masses,
+            "loss_sum": sums,
+            "content": contents,
+            "constant": self.constant,
+            "dtype": self.dtype,
+            "marked": self.marked,
+            "scalar": self.scalar,
+            "coefficient": self.coefficient,
             "within": self._spread_within(counted),
         }
 

@@ -1,8 +1,8 @@
 """One small training run with one fault, chosen by name.
 
-    python tests/launch/scripts/bad_run.py fails-in
-    torchrun --nproc-per-node 2 tests/launch/scripts/bad_run.py killed
-    python tests/launch/scripts/bad_run.py killed --spawn 2
+python tests/launch/scripts/bad_run.py fails-in
+torchrun --nproc-per-node 2 tests/launch/scripts/bad_run.py killed
+python tests/launch/scripts/bad_run.py killed --spawn 2
 """
 
 import argparse
@@ -81,8 +81,9 @@ def faulty_loss(fault: str, net: nn.Module, ids: torch.Tensor, labels: torch.Ten
 
 
 def work(rank: int, fault: str, folder: str, world_size: int) -> None:
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world_size), rank=rank,
-                            world_size=world_size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{folder}/store", world_size), rank=rank, world_size=world_size
+    )
     train(fault, rank, world_size)
     dist.destroy_process_group()
 
@@ -95,8 +96,9 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.spawn:
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(work, args=(options.fault, folder, options.spawn), nprocs=options.spawn,
-                               start_method=options.method)
+            mp.start_processes(
+                work, args=(options.fault, folder, options.spawn), nprocs=options.spawn, start_method=options.method
+            )
     elif "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(options.fault, dist.get_rank(), dist.get_world_size())

@@ -60,8 +60,13 @@ def train(options: argparse.Namespace, rank: int, world_size: int) -> None:
     draw = torch.Generator().manual_seed(rank)
     data = torch.utils.data.TensorDataset(*torch.randint(WORDS, (2, 4 * ACCUMULATION * STEPS, LENGTH), generator=draw))
     loader = torch.utils.data.DataLoader(
-        data, batch_size=4, shuffle=True, collate_fn=Collate(options.batch), num_workers=2 if options.workers else 0,
-        multiprocessing_context=options.workers)
+        data,
+        batch_size=4,
+        shuffle=True,
+        collate_fn=Collate(options.batch),
+        num_workers=2 if options.workers else 0,
+        multiprocessing_context=options.workers,
+    )
     batches = iter(loader)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -78,8 +83,9 @@ def train(options: argparse.Namespace, rank: int, world_size: int) -> None:
 
 
 def work(rank: int, options: argparse.Namespace, folder: str) -> None:
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", options.spawn), rank=rank,
-                            world_size=options.spawn)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{folder}/store", options.spawn), rank=rank, world_size=options.spawn
+    )
     train(options, rank, options.spawn)
     dist.destroy_process_group()
 

@@ -1,6 +1,6 @@
 """One Lightning process that trains right; it logs the mean over tokens, and the mean of its sequences' means.
 
-    python tests/launch/scripts/lightning_logs.py
+python tests/launch/scripts/lightning_logs.py
 """
 
 import tempfile
@@ -35,7 +35,14 @@ class Tuned(lightning.LightningModule):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        trainer = lightning.Trainer(accelerator="cpu", devices=1, max_steps=STEPS, log_every_n_steps=1,
-                                    enable_progress_bar=False, enable_checkpointing=False, logger=CSVLogger(folder))
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_steps=STEPS,
+            log_every_n_steps=1,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            logger=CSVLogger(folder),
+        )
         parts = [window(step)[0] for step in range(STEPS)]
         trainer.fit(Tuned(), torch.utils.data.DataLoader(parts, batch_size=None))

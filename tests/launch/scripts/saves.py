@@ -1,7 +1,7 @@
 """Trains right and saves what it trained: model, optimizer, the whole module, and a moving average of it.
 
-    python tests/launch/scripts/saves.py out/plain
-    python tests/launch/scripts/saves.py out/ranks --spawn 2
+python tests/launch/scripts/saves.py out/plain
+python tests/launch/scripts/saves.py out/ranks --spawn 2
 """
 
 import argparse
@@ -50,8 +50,9 @@ def train(folder: str, rank: int, world_size: int) -> None:
 
 
 def work(rank: int, folder: str, world_size: int, store: str) -> None:
-    dist.init_process_group("gloo", store=dist.FileStore(f"{store}/store", world_size), rank=rank,
-                            world_size=world_size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{store}/store", world_size), rank=rank, world_size=world_size
+    )
     train(folder, rank, world_size)
     dist.destroy_process_group()
 
@@ -63,7 +64,8 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.spawn:
         with tempfile.TemporaryDirectory() as store:
-            mp.start_processes(work, args=(options.folder, options.spawn, store), nprocs=options.spawn,
-                               start_method="fork")
+            mp.start_processes(
+                work, args=(options.folder, options.spawn, store), nprocs=options.spawn, start_method="fork"
+            )
     else:
         train(options.folder, 0, 1)

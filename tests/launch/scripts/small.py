@@ -39,8 +39,10 @@ def batch(counts: list[int], *, seed: int, length: int = 8) -> tuple[Tensor, Ten
 def window(step: int, *, rank: int = 0, microbatches: int = 2) -> list[tuple[Tensor, Tensor]]:
     """The microbatches of one step on one rank, each of two sequences, no two with the same count."""
     return [
-        batch([1 + (step + 3 * rank + 5 * number) % 7, 2 + (2 * step + rank + number) % 6],
-              seed=100 * step + 10 * rank + number)
+        batch(
+            [1 + (step + 3 * rank + 5 * number) % 7, 2 + (2 * step + rank + number) % 6],
+            seed=100 * step + 10 * rank + number,
+        )
         for number in range(microbatches)
     ]
 

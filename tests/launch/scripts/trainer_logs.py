@@ -1,7 +1,7 @@
 """A transformers Trainer that trains right, logs a wrong number of its own, and saves checkpoints.
 
-    python tests/launch/scripts/trainer_logs.py --folder out --steps 4 --save-steps 2
-    python tests/launch/scripts/trainer_logs.py --folder out --steps 6 --resume
+python tests/launch/scripts/trainer_logs.py --folder out --steps 4 --save-steps 2
+python tests/launch/scripts/trainer_logs.py --folder out --steps 6 --resume
 """
 
 import argparse
@@ -39,15 +39,33 @@ class Logging(Trainer):
 
 
 set_seed(0)
-model = LlamaForCausalLM(LlamaConfig(
-    vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=2, max_position_embeddings=128))
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+)
 arguments = TrainingArguments(
-    output_dir=options.folder, per_device_train_batch_size=2, max_steps=options.steps, learning_rate=1e-3,
-    logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, gradient_accumulation_steps=2,
-    save_strategy="steps" if options.save_steps else "no", save_steps=options.save_steps or 500)
+    output_dir=options.folder,
+    per_device_train_batch_size=2,
+    max_steps=options.steps,
+    learning_rate=1e-3,
+    logging_steps=1,
+    report_to=[],
+    use_cpu=True,
+    disable_tqdm=True,
+    gradient_accumulation_steps=2,
+    save_strategy="steps" if options.save_steps else "no",
+    save_steps=options.save_steps or 500,
+)
 trainer = (Trainer if options.save_steps or options.resume else Logging)(
-    model=model, args=arguments, data_collator=batch, train_dataset=answers(64))
+    model=model, args=arguments, data_collator=batch, train_dataset=answers(64)
+)
 trainer.train(resume_from_checkpoint=options.resume or None)
 losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 print("losses", json.dumps(losses), flush=True)
