@@ -78,15 +78,18 @@ class Weigher:
         if not self.enabled or self.probe is None or in_backward():
             return
         if self.training():
-            if self.window.microbatch < 0 or self.window.has_loss:
-                leave_together(self)
-            if not self.enabled:
+            if (self.window.microbatch < 0 or self.window.has_loss) and not self._stays():
                 return
             self.passes.leave()
             self.window.begin_microbatch()
         elif self.evaluating():
             self.passes.begin_batch()
         self.batch = Batch.from_arguments(args, kwargs)
+
+    def _stays(self) -> bool:
+        """Whether weighing goes on, once all ranks have come to where a microbatch would begin."""
+        leave_together(self)
+        return self.enabled
 
     def refresh(self) -> None:
         """Inside the probed module's forward, where a sharded probe is whole."""
@@ -190,7 +193,7 @@ class Weigher:
         if not isinstance(losses, Tensor) or phase is None or (phase == "training" and not losses.requires_grad):
             return losses
         if not self.enabled:
-            return self._linked(losses, phase)  # type: ignore[no-any-return]
+            return self._linked(losses, phase)
         valid = None if mask is None else mask.detach().expand(losses.shape).reshape(-1) != 0
         detached = losses.detach().reshape(-1)
         entry = self._entry(name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase,
