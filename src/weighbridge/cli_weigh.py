@@ -98,7 +98,7 @@ def _coefficient(text: str) -> tuple[str, float]:
 
 
 def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
-    from weighbridge.report.json import check_writable
+    from weighbridge.reports.json import check_writable
 
     if json_file is not None:
         check_writable(json_file, "--json")
@@ -107,13 +107,13 @@ def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
 
 
 def _report(outcome: Outcome, json_file: Path | None, html_file: Path | None) -> None:
-    from weighbridge.report.json import write_json
-    from weighbridge.report.terminal import print_outcome
+    from weighbridge.reports.json import write_json
+    from weighbridge.reports.terminal import print_outcome
 
     if json_file is not None:  # files first: they are what is left when the terminal is gone
         write_json(outcome, json_file)
     if html_file is not None:
-        from weighbridge.report.html import write_html
+        from weighbridge.reports.html import write_html
 
         write_html(outcome, html_file)
     print_outcome(outcome)

@@ -163,8 +163,10 @@ def moves(number: LoggedNumber, family: Family) -> bool:
     """Whether the number clearly follows the tracer although no rule gives its values."""
     use = family.windows.usable
     shift, values = family.right.shift[use], family.windows.values[use]
-    if np.all(shift == 0) or np.all(shift != 0):
+    if np.all(shift == 0):
         return False
+    if np.all(shift != 0):
+        return _follows_everywhere(number, family)
     known = values - (family.right.values - family.right.shift)[use]  # what the losses themselves don't explain
     values = min(values, known, key=lambda series: float(np.ptp(series[shift == 0])))
     still, traced = values[shift == 0], shift != 0
@@ -175,3 +177,18 @@ def moves(number: LoggedNumber, family: Family) -> bool:
     noise = np.ptp(still) / np.abs(shift[traced])
     follows = (rise > 4 * noise) & (rise > _FOLLOWS_FROM) & (rise < 100)
     return bool(3 * follows.sum() >= len(rise) and not np.any(rise < -2 * noise - 0.05))
+
+
+def _follows_everywhere(number: LoggedNumber, family: Family) -> bool:
+    """As `moves`, where every value holds tracer constants, as in evaluation: it is of their size, and varies with them.
+
+    The constants are many times larger than the losses, so a number near their mean holds them, unless by chance; a
+    number whose name doesn't say that it is a loss must also vary from pass to pass as they do.
+    """
+    use = family.windows.usable
+    right, shift = family.right.values[use], family.right.shift[use]
+    rise = (family.windows.values[use] - (right - shift)) / shift
+    if not np.all((rise > 1 / 3) & (rise < 3)):
+        return False
+    varies = len(rise) > 2 and np.ptp(shift) > 0.05 * np.abs(shift).max()
+    return bool(LOSS_NAME.search(number.name)) or bool(varies and np.ptp(rise) < 0.1 * np.ptp(shift) / shift.mean())

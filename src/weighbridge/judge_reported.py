@@ -104,12 +104,22 @@ def _unexplained(number: LoggedNumber, family: Family) -> Reported:
     windows = family.windows
     base = family.right.values - family.right.shift
     still = windows.usable & (family.right.shift == 0)
-    level = float(np.median((windows.values - base)[still]))
+    level = float(np.median((windows.values - base)[still])) if still.any() else 0.0
     nothing = replace(family.right, rule=rule.id)
     pieces = reported_pieces(family, nothing, windows.values - level, infer=False)
     return _record(number, windows, family, Verdict.WRONG, pieces).model_copy(update={
         "rule": rule.id, "story": rule.story, "remedy": rule.remedy,
-        "reason": "it moves with the tracer, and no rule gives its values"})
+        "reason": "it moves with the tracer, and no rule gives its values" + _repeats(number)})
+
+
+def _repeats(number: LoggedNumber) -> str:
+    """What to add where items came more than once in the pass behind the last value."""
+    contents = [row.content for table in number.values[-1].tables for row in table.rows if row.content is not None]
+    repeated = len(contents) - len(set(contents))
+    if not repeated or number.phase != "evaluation":
+        return ""
+    return (f"; {repeated} of its {len(contents)} items came twice, as samplers repeat items to even out ranks, and "
+            "may have been cut off again")
 
 
 def _unusable(number: LoggedNumber, windows: Windows, objective: Objective) -> Reported | None:

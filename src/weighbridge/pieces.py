@@ -60,6 +60,7 @@ class Columns:
     loss_sum: npt.NDArray[np.float64]
     constant: npt.NDArray[np.float64]
     weight: npt.NDArray[np.float64]  # NaN where not read
+    first: npt.NDArray[np.float64]  # 0 where an equal item came before, in order of microbatch, rank, sequence; else 1
     world_size: int
     microbatches: int
 
@@ -105,9 +106,21 @@ class Table:
             loss_sum=floats(row.loss_sum for row in self.rows),
             constant=floats(row.constant for row in self.rows),
             weight=floats(row.weight for row in self.rows),
+            first=self._first(),
             world_size=self.world_size,
             microbatches=self.microbatches,
         )
+
+    def _first(self) -> npt.NDArray[np.float64]:
+        """1 for each row whose item was not seen before in the order in which ranks' batches are gathered."""
+        first, seen = np.ones(len(self.rows), dtype=np.float64), set()
+        places = [(row.microbatch, row.rank, row.sequence, index) for index, row in enumerate(self.rows)]
+        for *_, index in sorted(places):
+            content = self.rows[index].content
+            if content is not None and content in seen:
+                first[index] = 0.0
+            seen.add(content)
+        return first
 
     @classmethod
     def from_counts(cls, counts: Sequence[Sequence[Sequence[int]]], *, length: int | None = None, step: int = 0) -> Table:

@@ -138,6 +138,12 @@ _ALL = (
           Formula("per microbatch", "B_rm/(B n_rm)", lambda s: s.B_rm / (s.B * s.n_rm)),
           Formula("per rank, masked ones too", "S_r/(S n_r)", lambda s: s.S_r / (s.S * s.n_r)),
           Formula("per microbatch, masked ones too", "S_rm/(S n_rm)", lambda s: s.S_rm / (s.S * s.n_rm)),
+          # Samplers repeat items to even out ranks. A piece's mean holds the repeats; a list of one loss a sequence, from
+          # which they are cut off again, does not. The Trainer's evaluation (transformers 5.24) is the last of these.
+          Formula("per microbatch, repeats cut off", "F_rm/(F n_rm)", lambda s: s.F_rm / (s.F * s.n_rm)),
+          Formula("per microbatch of all ranks", "W S_rm/(S n_m)", lambda s: s.W * s.S_rm / (s.S * s.n_m)),
+          Formula("per microbatch of all ranks, repeats cut off", "W F_rm/(F n_m)",
+                  lambda s: s.W * s.F_rm / (s.F * s.n_m)),
           Formula("per microbatch, by positions", "T_rm/(T n_rm)", lambda s: s.T_rm / (s.T * s.n_rm)))),
     Rule("padded-length-mean", "The denominator counts padded and masked positions too.",
          "Count only positions whose label is not ignored.",

@@ -6,7 +6,7 @@ such as `1 / (s.W * s.n_r)` reads like the text of its rule and is computed for 
     n     mass of the row                       n_r, n_m, n_rm   mass of the rank, microbatch, piece
     N     mass of the step                      B, B_r, B_rm     non-empty rows of the step, rank, piece
     W, M  ranks, microbatches per rank          W_plus, M_plus   ranks, microbatches that hold any mass
-    S, S_r, S_rm  rows, those without mass too
+    S, S_r, S_rm  rows, those without mass too      F, F_rm      rows, repeated items left out
     K_r   the rank's microbatches with mass     K_plus           pieces with mass
     T, T_r, T_rm  padded lengths (NaN: unknown) n_last           mass of the rank's last microbatch
 """
@@ -56,6 +56,7 @@ class Sums:
         self.rank = _joined([columns.rank for columns in tables])
         self.microbatch = _joined([columns.microbatch for columns in tables])
         self.n: Floats = np.concatenate([np.zeros(0), *[columns.mass for columns in tables]])
+        self.first: Floats = np.concatenate([np.zeros(0), *[columns.first for columns in tables]])
         self.length: Floats = np.concatenate([np.zeros(0), *[columns.length for columns in tables]])
         self.world = np.array([columns.world_size for columns in tables], dtype=np.float64)
         self.accumulation = np.array([columns.microbatches for columns in tables], dtype=np.float64)
@@ -71,7 +72,7 @@ class Sums:
         part.tables = self.tables
         part.table, part.rank, part.microbatch = self.table[rows], self.rank[rows], self.microbatch[rows]
         part.rank, part.microbatch = part.rank * (not world), part.microbatch * (not microbatches)
-        part.n, part.length = self.n[rows], self.length[rows]
+        part.n, part.length, part.first = self.n[rows], self.length[rows], self.first[rows]
         part.world = np.ones_like(self.world) if world else self.world
         part.accumulation = np.ones_like(self.accumulation) if microbatches else self.accumulation
         part._ranks, part._microbatches = self._ranks, self._microbatches
@@ -211,6 +212,21 @@ class Sums:
     def S_rm(self) -> Floats:
         """Rows of the row's piece, those without mass too."""
         return self._of_piece(self.row_grid)
+
+    @cached_property
+    def first_grid(self) -> Floats:
+        """Rows of every piece whose item did not come before [tables, ranks, microbatches]."""
+        return self._grid(self.first)
+
+    @cached_property
+    def F(self) -> Floats:
+        """Rows of the step, repeated items left out."""
+        return np.asarray(self.first_grid.sum(axis=(1, 2))[self.table])
+
+    @cached_property
+    def F_rm(self) -> Floats:
+        """Rows of the row's piece, repeated items left out."""
+        return self._of_piece(self.first_grid)
 
     @cached_property
     def K_r(self) -> Floats:

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import outcomes
-from weighbridge.report.html import write_html
+from weighbridge.reports.html import write_html
 
 pytestmark = pytest.mark.browser
 FLAGS = [

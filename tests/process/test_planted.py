@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,19 +35,22 @@ def expected_rule(fault: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [*SEEN_IN_THE_LOG, *loops.IN_GRADIENTS])
-def test_planted_fault_is_caught_and_named(fault: str, tmp_path: Path) -> None:
+def test_planted_fault_is_caught_and_named(fault: str, tmp_path: Path, planted: Any) -> None:
+    planted(planted=fault)
     three = fault in loops.LOSSES
     steps = [THREE, THREE_AGAIN] if three else [TWO, TWO_AGAIN]
     found = weighed(tmp_path, fault, steps, 3 if three else 2)
     assert found.gradient is not None
     assert found.problems == []
     gradient = judge_gradient(found.gradient, "token-mean")
+    planted(gradient=f"{gradient.rule} {gradient.factor_name or ''}".strip())
     assert (gradient.verdict, gradient.rule) == (Verdict.WRONG, expected_rule(fault)), gradient
     if fault in FACTORS:
         assert gradient.factor_name is not None
         assert gradient.factor_name.split(",")[0] == FACTORS[fault]
     if fault in SEEN_IN_THE_LOG:
         logged = [judge_reported(number, "token-mean") for number in found.logged]
+        planted(logged=", ".join(sorted({str(number.rule) for number in logged if number})))
         assert {(number.verdict, number.rule) for number in logged if number} == {
             (Verdict.WRONG, expected_rule(fault))}
 

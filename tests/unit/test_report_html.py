@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import outcomes
-from weighbridge.report.chart import chart
-from weighbridge.report.grid import piece_grid
-from weighbridge.report.html import to_html, write_html
+from weighbridge.reports.chart import chart
+from weighbridge.reports.grid import piece_grid
+from weighbridge.reports.html import to_html, write_html
 
 ALL = ["right", "wrong", "inconclusive", "large", "with_nan", "several_terms", "hostile"]
 

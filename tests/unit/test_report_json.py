@@ -11,7 +11,7 @@ import pytest
 import outcomes
 from weighbridge.errors import InputError
 from weighbridge.outcome import Outcome
-from weighbridge.report.json import check_writable, to_json, write_json, write_whole
+from weighbridge.reports.json import check_writable, to_json, write_json, write_whole
 
 
 def test_the_file_has_the_fixed_keys_and_reads_back(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import outcomes
 from weighbridge.outcome import Outcome, PieceWeight
-from weighbridge.report.grid import distance, format_weight, piece_grid
-from weighbridge.report.terminal import bar, print_outcome
+from weighbridge.reports.grid import distance, format_weight, piece_grid
+from weighbridge.reports.terminal import bar, print_outcome
 
 ALL = ["right", "wrong", "inconclusive", "large", "with_nan", "several_terms", "hostile"]
 

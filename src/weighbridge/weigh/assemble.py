@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 from weighbridge.pieces import Row, Table
 from weighbridge.readings import Clip, GradientReading, LoggedNumber, LoggedValue, WeighedTerm
 from weighbridge.weigh import problems as problems_
@@ -38,6 +37,7 @@ class Assembled:
     saw_torch: bool = True  # some process of the command imported torch and could be weighed
     saw_loss: bool = True  # some process computed a loss on which the probe sits
     comparable: bool = True  # ranks agree about the microbatches of a step
+    not_finite: str = ""  # where a loss was first NaN or infinite
 
 
 def assemble(folder: Path) -> Assembled:
@@ -62,6 +62,7 @@ def assemble(folder: Path) -> Assembled:
         saw_torch=bool(records.ranks or records.bystanders),
         saw_loss=any(record.microbatches for record in records.ranks.values()),
         comparable=problems_.comparable(records, steps),
+        not_finite=problems_.first_not_finite(records),
     )
 
 
@@ -74,7 +75,8 @@ def _complete_steps(records: Records) -> list[int]:
 
 
 def _microbatches(records: Records, step: int) -> int:
-    return max(record.steps[step]["microbatches"] for record in records.ranks.values())
+    most: int = max(record.steps[step]["microbatches"] for record in records.ranks.values())
+    return most
 
 
 # -- the probe's gradient ---------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class _View:
 
 
 def _last_clip(lines: Iterable[Line]) -> float:
-    """What active clips after the last microbatch multiplied the gradient by; ranks without a view of it say nothing."""
+    """What active clips after the last microbatch multiplied the gradient by; a rank without a view says nothing."""
     for line in lines:
         factor = 1.0
         for microbatches, value in line["clips"]:
@@ -146,7 +148,8 @@ def _gradient(records: Records, names: TermNames, views: dict[int, _View]) -> Gr
     views = {step: view for step, view in views.items() if view.read}
     if not views:
         return None
-    terms, spread, dtypes = [], 0.0, set()
+    terms, spread = [], 0.0
+    dtypes: set[str] = set()
     for name in names.ordered:
         tables = []
         for step, view in views.items():
@@ -184,7 +187,9 @@ def _epsilon(dtypes: set[str], spread: float) -> float:
 
 def _weighed_rows(records: Records, names: TermNames, name: str, step: int,
                   view: _View) -> tuple[list[Row], float, set[str]]:
-    rows, spread, dtypes = [], 0.0, set()
+    rows: list[Row] = []
+    dtypes: set[str] = set()
+    spread = 0.0
     for rank, record in records.ranks.items():
         lines = [line for line in record.microbatches if line["step"] == step and names.of(line) == name]
         own = _rows(rank, lines)

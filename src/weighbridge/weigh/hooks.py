@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weighbridge.weigh import calls, optimizers, probe, wrappers
 from weighbridge.weigh.process import call_site, place
@@ -49,30 +48,40 @@ def _watch_loss(weigher: Weigher, name: str) -> None:
 
 
 def _watch_first_forward(weigher: Weigher) -> None:
-    """Until the probe has its owner, look at every forward; then only at the owner's."""
+    """Until the probe has its owner, look at every call of a module; then only at the owner's.
 
-    def before_forward(module: nn.Module, args: Any) -> None:
-        if weigher.quiet or not torch.is_grad_enabled() or torch.utils.data.get_worker_info() is not None:
-            return
-        if not (module.training or weigher.attach_in_eval):
-            return
-        owner = probe.find_probe_owner(module)
-        if owner is None:
-            if wrappers.any_wrapped() or not any(p.requires_grad for p in module.parameters()):
-                return
-            probe.attach(module, world_size=place()[1], like_neighbours=False)
-            wrappers.watch_owner(weigher, module)
-            owner = module
-        handle.remove()
-        weigher.adopt(owner)
-        optimizers.strip_all()
-        if owner is module:
-            # The owner's own hooks were not there when this call looked for them.
-            optimizers.join(weigher)
-            weigher.begin_forward(args, {})
-            weigher.refresh()
+    `nn.Module.__call__` is wrapped for that time: a global forward hook would not be given keyword arguments, and the
+    owner's own hooks, which are registered here, still run in this very call.
+    """
+    original = nn.Module.__call__
 
-    handle = register_module_forward_pre_hook(before_forward)
+    @functools.wraps(original)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if _adopts(weigher, self):
+            nn.Module.__call__ = original
+        return original(self, *args, **kwargs)
+
+    nn.Module.__call__ = call
+
+
+def _adopts(weigher: Weigher, module: nn.Module) -> bool:
+    """Whether `module`, about to be called, is the outermost one of a first training forward; then it has the probe."""
+    if weigher.quiet or not torch.is_grad_enabled() or torch.utils.data.get_worker_info() is not None:
+        return False
+    if not (module.training or weigher.attach_in_eval):
+        return False
+    owner = probe.find_probe_owner(module)
+    if owner is None:
+        if wrappers.any_wrapped() or not any(p.requires_grad for p in module.parameters()):
+            return False
+        probe.attach(module, world_size=place()[1], like_neighbours=False)
+        wrappers.watch_owner(weigher, module)
+        owner = module
+    for member in module.modules():
+        probe.mark_as_probe(member)
+    optimizers.strip_all()
+    weigher.adopt(owner)
+    return True
 
 
 def _run_compiled_code_eagerly(weigher: Weigher) -> None:

@@ -7,6 +7,7 @@ answers when all ranks have said so: `stop`, or `go` with a larger number of ste
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -56,10 +57,8 @@ def _leave(weigher: Weigher) -> None:
     weigher.recorder.write("exit", how="finished", message="")
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a closed stream has nothing to flush
             stream.flush()
-        except (OSError, ValueError):
-            pass  # a closed stream has nothing to flush
     os._exit(0)
 
 

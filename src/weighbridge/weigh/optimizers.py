@@ -173,6 +173,7 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     if weigher.probe is None:
         # Nothing was attached and yet it trains: in evaluation mode, then.
         weigher.attach_in_eval = not weigher.quiet
+        _note_lossless(weigher)
         return
     if not _holds(optimizer):
         weigher.foreign_steps += weigher.enabled and not _shares(weigher.probe.owner, optimizer)
@@ -184,7 +185,16 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     gradient = parameter.grad
     if weigher.enabled and weigher.window.entries:
         weigher.end_step(gradient, dtype=parameter.dtype, clips=clips.take(), optimizer=type(optimizer).__name__)
+    elif weigher.enabled:
+        _note_lossless(weigher)
     parameter.grad = None
+
+
+def _note_lossless(weigher: Weigher) -> None:
+    """Record, once, that an optimizer stepped and no loss was seen: else it would read as if none had stepped."""
+    if not weigher.stepped_without_loss and not weigher.quiet:
+        weigher.stepped_without_loss = True
+        weigher.recorder.write("step-without-loss", step=weigher.step)
 
 
 def _watch_skipped_steps(weigher: Weigher) -> None:

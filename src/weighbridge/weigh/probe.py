@@ -110,6 +110,12 @@ class Probe:
         """The probe as registered now: sharded between steps, whole within a forward."""
         return self.owner._parameters.get(NAME)
 
+    def zero(self) -> None:
+        """Make sure of the zeros: a module that was built on the meta device got its memory after the probe joined."""
+        if self.parameter is not None:
+            with torch.no_grad():
+                self.parameter.zero_()
+
     def refresh(self) -> None:
         """Take the probe's values for the losses to come; called inside the owner's forward, while it is whole."""
         parameter = self.parameter

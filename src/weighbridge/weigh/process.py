@@ -28,7 +28,7 @@ def loaded_versions() -> dict[str, str]:
 
 
 def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def call_site() -> str:

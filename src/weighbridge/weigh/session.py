@@ -14,10 +14,11 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from weighbridge.advice import framework_of, with_advice
 from weighbridge.errors import InputError, WeighbridgeError
 from weighbridge.outcome import Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
@@ -119,6 +120,7 @@ class _EmptyAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    not_finite: str = ""
 
 
 def weigh(
@@ -185,7 +187,7 @@ def weigh_command(
     except Exception as error:
         error.add_note(f"The records of the run lie in {folder}")
         raise
-    if record_folder is None and _went_well(outcome, result):
+    if record_folder is None and (_went_well(outcome, result) or not _has_records(folder)):
         shutil.rmtree(folder, ignore_errors=True)
         return Weighing(outcome, result, None)
     if record_folder is None:
@@ -207,24 +209,57 @@ def _judge(
         assembly = _EmptyAssembly(
             [str(error)], world_size=max((p.world_size or 0 for p in result.processes), default=0)
         )
-    reading = assembly.gradient
+    reading = _with_coefficients(assembly.gradient, options.coefficients)
     gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
     if not assembly.comparable:
         gradient = not_comparable(gradient, assembly)
+    framework = framework_of([number.source for number in assembly.logged], assembly.versions)
     judged = [(number.name, parts.judge_reported(number, options.objective)) for number in assembly.logged]
     return conclude(
         command=command,
         objective=options.objective,
         assembly=assembly,
         result=result,
-        gradient=gradient,
-        reported=[finding for _, finding in judged if finding is not None],
+        gradient=with_advice(gradient, framework),
+        reported=_once([with_advice(found, framework, found.phase) for _, found in judged if found is not None]),
         unrelated=sorted({name for name, finding in judged if finding is None}),
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
-        notes=[TRACER_NOTE] if options.tracer and assembly.steps > 1 else [],
+        # In the second step, which has a constant for the first time, a check of the loss may also end the command.
+        notes=[TRACER_NOTE] if options.tracer and assembly.steps > (0 if result.exit_code else 1) else [],
     )
+
+
+def _with_coefficients(reading: GradientReading | None, declared: Mapping[str, float]) -> GradientReading | None:
+    """The reading with what the user declared of its terms."""
+    if reading is None or not declared:
+        return reading
+    terms = tuple(replace(term, coefficient=declared.get(term.name, term.coefficient)) for term in reading.terms)
+    return replace(reading, terms=terms)
+
+
+def _unknown_terms(reading: GradientReading | None, declared: Mapping[str, float]) -> list[str]:
+    """What to say of declared coefficients whose term was not seen."""
+    seen = [] if reading is None else [term.name for term in reading.terms]
+    among = f"The terms seen are {', '.join(seen)}." if seen else "No term was seen."
+    return [f"{name!r} has a coefficient and is no term of the loss that was weighed. {among} "
+            "Pass --coefficient with one of these names, or mark the term." for name in declared if name not in seen]
+
+
+def _once(reported: Sequence[Reported]) -> list[Reported]:
+    """Numbers that every rank logged with the same values and the same finding, once, without a rank."""
+    kept: dict[str, Reported] = {}
+    ranks: dict[str, int] = {}
+    for number in reported:
+        key = repr((number.name, number.source, number.phase, number.verdict, number.rule, number.factor, number.values))
+        kept.setdefault(key, number)
+        ranks[key] = ranks.get(key, 0) + 1
+    return [number if ranks[key] == 1 else number.model_copy(update={"rank": None}) for key, number in kept.items()]
+
+
+def _has_records(folder: Path) -> bool:
+    return any(RECORD_NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _went_well(outcome: Outcome, result: CommandResult) -> bool:

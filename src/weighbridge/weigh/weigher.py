@@ -23,6 +23,7 @@ from weighbridge.weigh.leave import leave_together
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
 from weighbridge.weigh.recorder import Recorder
+from weighbridge.weigh.skipped import give_up_skipped_step
 from weighbridge.weigh.window import Entry, Passes, Window
 
 __all__ = ["Weigher"]
@@ -51,6 +52,8 @@ class Weigher:
         self.reporting = False  # a logger is at work, and may call another
         self.compiled = False
         self.engine: Any = None  # DeepSpeed's, which reads gradients in its own way
+        self.tracer_off = False  # a step was skipped while its constant was in the loss
+        self.stepped_without_loss = False  # and a record says so
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
 
@@ -60,6 +63,7 @@ class Weigher:
         """`owner` holds the probe that is used from now on."""
         rank, world_size = place()
         self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
+        self.probe.zero()
         self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__,
                             versions=loaded_versions())
 
@@ -81,6 +85,7 @@ class Weigher:
             if (self.window.microbatch < 0 or self.window.has_loss) and not self._stays():
                 return
             self.passes.leave()
+            give_up_skipped_step(self)
             self.window.begin_microbatch()
         elif self.evaluating():
             self.passes.begin_batch()
@@ -208,13 +213,13 @@ class Weigher:
 
     def _constant_for(self, entry: Entry) -> float:
         """The tracer's constant for this entry: large beside a loss, small enough for exp() and the loss's dtype."""
-        if not self.options.tracer:
+        if not self.options.tracer or self.tracer_off:
             return 0.0
         size = self.constant if entry.dtype != "float16" else min(self.constant, 16.0)
         if entry.phase == "evaluation":
-            # Distinct, and spread evenly: every rule gives another value.
-            rank, _ = place()
-            return size * (0.5 + ((entry.microbatch + 1) * GOLDEN + rank * 0.377) % 1.0)
+            # Distinct by batch, rank and pass, and spread evenly: every rule gives another value, in every pass.
+            turn = (entry.microbatch + 1) * GOLDEN + self.probe_rank * 0.377 + self.passes.number * 0.223
+            return size * (0.5 + turn % 1.0)
         return size if self.step and self._traced() == (self.probe_rank, entry.microbatch) else 0.0
 
     @property

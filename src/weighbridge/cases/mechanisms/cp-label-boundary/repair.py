@@ -1,0 +1,11 @@
+def solve(job):
+    tokens, cp = job["tokens"], job["cp"]
+    targets = tokens[1:]
+    chunks = 2 * cp if job["layout"] == "zigzag" else cp
+    size = len(tokens) // chunks
+    pairs = []
+    for rank in range(cp):
+        mine = [rank, chunks - 1 - rank] if job["layout"] == "zigzag" else [rank]
+        held = [i for chunk in mine for i in range(chunk * size, (chunk + 1) * size)]
+        pairs += [(i, tokens[i], targets[i]) for i in held if i < len(targets)]
+    return [[token, target] for _, token, target in sorted(pairs)]

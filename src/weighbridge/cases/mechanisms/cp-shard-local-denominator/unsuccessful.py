@@ -1,0 +1,10 @@
+def solve(sequence):
+    cp = sequence["cp"]
+    length = len(sequence["losses"]) // cp
+    means = []
+    for rank in range(cp):
+        shard = slice(rank * length, (rank + 1) * length)
+        pairs = zip(sequence["losses"][shard], sequence["labels"][shard])
+        kept = [loss for loss, label in pairs if label != -100]
+        means.append(sum(kept) / len(kept) if kept else 0.0)
+    return cp * sum(means) / len(means)

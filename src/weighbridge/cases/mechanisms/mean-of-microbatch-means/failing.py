@@ -1,0 +1,10 @@
+IGNORE_INDEX = -100
+
+
+def solve(microbatches):
+    step_loss = 0.0
+    for sequences in microbatches:
+        losses = [loss for tokens in sequences for loss, label in tokens if label != IGNORE_INDEX]
+        if losses:
+            step_loss += sum(losses) / len(losses) / len(microbatches)
+    return step_loss if microbatches else None

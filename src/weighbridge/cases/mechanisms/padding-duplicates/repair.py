@@ -1,0 +1,8 @@
+def solve(job):
+    scores, world_size = job["scores"], job["world_size"]
+    total = count = 0
+    for rank in range(world_size):
+        own = scores[rank::world_size]
+        total += sum(own)
+        count += len(own)
+    return total / count if count else None
