@@ -83,11 +83,12 @@ def test_sum_of_chunk_means_is_wrong(tmp_path: Path) -> None:
 
 def test_mark_outside_a_weighing_does_nothing() -> None:
     program = """if True:
-        import sys, weighbridge
+        import sys
+        from weighbridge import mark, report
         before = set(sys.modules)
         losses = object()
-        assert weighbridge.mark(losses, object(), name="x", coefficient=0.5) is losses
-        weighbridge.report("loss", losses)
+        assert mark(losses, object(), name="x", coefficient=0.5) is losses
+        report("loss", losses)
         assert set(sys.modules) == before and "torch" not in before, set(sys.modules) - before
     """
     subprocess.run([sys.executable, "-c", program], check=True)
