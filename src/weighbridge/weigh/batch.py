@@ -38,12 +38,17 @@ class Batch:
         return cls(size, length, tuple(tensor for tensor in tensors if tensor.shape[0] == size))
 
     def rows_of(self, items: int, shape: tuple[int, ...], batch_rows: bool) -> int:
-        """How many sequences `items` losses of `shape` stand for; 1 where that doesn't show."""
-        if batch_rows and shape:
-            return int(shape[0])
-        if not self.size or items % self.size:
+        """How many sequences `items` losses of `shape` stand for; 1 where that doesn't show.
+
+        The first dim of a loss call is its batch, unless the model was fed another number of sequences: then it holds
+        positions that were selected, and a rule about sequences must not take each of them for one.
+        """
+        first = int(shape[0]) if shape else items
+        if batch_rows and self.size in (None, first):
+            return first
+        if not self.size or first % self.size:
             return 1
-        length = items // self.size
+        length = first // self.size
         if length == 1 or (self.length is not None and length in (self.length, self.length - 1)):
             return self.size
         return 1

@@ -3,7 +3,8 @@
 Whoever walks the parameters must meet the probe: `zero_grad` in the middle of a window, `GradScaler.unscale_`, a clip
 over an optimizer's groups. So the probe joins a group when a step's first microbatch begins. But nothing of it may be
 left in an update, an optimizer state or a checkpoint. So it leaves the group when the optimizer is about to step,
-after its gradient was read.
+after its gradient was read, and for as long as a state is saved or loaded. It never takes part in a clip's norm: the
+clip is of the others' gradients, and the probe's is multiplied by what they are.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Clips:
 def install(weigher: Weigher) -> None:
     """Hook optimizers, clips and gradient scalers."""
     _watch_groups()
+    _watch_states(weigher)
     clips = Clips()
     register_optimizer_step_pre_hook(functools.partial(_before_step, weigher, clips))
     _watch_clip(weigher, clips)
@@ -94,8 +96,31 @@ def strip_all() -> None:
         strip(optimizer)
 
 
+def _watch_states(weigher: Weigher) -> None:
+    for name in ("state_dict", "load_state_dict"):
+        setattr(Optimizer, name, _without_probe(getattr(Optimizer, name), weigher))
+
+
+def _without_probe(original: Callable[..., Any], weigher: Weigher) -> Callable[..., Any]:
+    """The method, with the probe out of the groups while it runs."""
+
+    @functools.wraps(original)
+    def method(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        joined = weigher.engine is None and strip(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if joined:
+                join(weigher)
+
+    return method
+
+
 def join(weigher: Weigher) -> None:
-    """Put the probe into the group that holds the first trainable parameter beside it, unless it is in one."""
+    """Put the probe at the end of the last group that holds a trainable parameter beside it, unless it is in one.
+
+    At the end: torch.distributed.checkpoint numbers parameters by their place, and the others must keep theirs.
+    """
     assert weigher.probe is not None
     parameter = weigher.probe.parameter
     if parameter is None or weigher.engine is not None:
@@ -106,7 +131,7 @@ def join(weigher: Weigher) -> None:
             if any(probe.is_probe(member) for member in group["params"]):
                 return
     for optimizer in _optimizers:
-        for group in optimizer.param_groups:
+        for group in reversed(optimizer.param_groups):
             if any(id(member) in beside for member in group["params"]):
                 group["params"].append(parameter)
                 return
@@ -193,14 +218,46 @@ def _watch_skipped_steps(weigher: Weigher) -> None:
 
 
 def _watch_clip(weigher: Weigher, clips: Clips) -> None:
-    for name in ("clip_grad_norm_", "clip_grads_with_norm_"):
-        original = getattr(torch.nn.utils.clip_grad, name, None)
-        if original is None:
-            continue
-        watched = _watched_clip(original, weigher, clips)
-        for holder in (torch.nn.utils.clip_grad, torch.nn.utils):
-            if getattr(holder, name, None) is original:
-                setattr(holder, name, watched)
+    utils = torch.nn.utils
+    scale = utils.clip_grads_with_norm_
+    replaced = {"clip_grad_norm_": _watched_clip(_clip_others(utils.clip_grad_norm_, scale), weigher, clips),
+                "clip_grads_with_norm_": _watched_clip(scale, weigher, clips),
+                "get_total_norm": _norm_of_others(utils.get_total_norm, weigher)}
+    for name, function in replaced.items():
+        for holder in (utils, utils.clip_grad):
+            if hasattr(holder, name):
+                setattr(holder, name, function)
+
+
+def _norm_of_others(original: Callable[..., Any], weigher: Weigher) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        parameter = None if weigher.probe is None else weigher.probe.parameter
+        if parameter is None or parameter.grad is None:
+            return original(tensors, *args, **kwargs)
+        members = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        return original([member for member in members if member is not parameter.grad], *args, **kwargs)
+
+    return norm
+
+
+def _clip_others(original: Callable[..., Any], scale: Callable[..., Any]) -> Callable[..., Any]:
+    """clip_grad_norm_ over the others' gradients, and what they are multiplied by for the probe's.
+
+    One more norm in the sum, however small, changes the order in which torch adds them up, and so the last bit.
+    """
+
+    @functools.wraps(original)
+    def clip(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+             foreach: bool | None = None) -> Any:
+        members = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        others = [member for member in members if not probe.is_probe(member)]
+        norm = original(others, max_norm, norm_type, error_if_nonfinite, foreach)
+        if len(others) < len(members):
+            scale([member for member in members if probe.is_probe(member)], max_norm, norm, foreach)
+        return norm
+
+    return clip
 
 
 def _watched_clip(original: Callable[..., Any], weigher: Weigher, clips: Clips) -> Callable[..., Any]:

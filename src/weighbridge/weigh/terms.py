@@ -13,6 +13,8 @@ from weighbridge.weigh.records import Line, Records
 
 __all__ = ["TermNames"]
 
+LABEL_LOSSES = ("cross_entropy", "nll_loss")
+
 
 class TermNames:
     """The terms of a run. `ordered`: names, first seen first. `first_line`: a line of each."""
@@ -26,8 +28,13 @@ class TermNames:
             for line in record.microbatches:
                 if line["step"] in steps:
                     self._see(self.of(line), line)
-        # The first term is judged as the main one: a scalar term never is, while there is another.
-        self.ordered.sort(key=lambda name: self.first_line[name]["scalar"])
+        self.ordered.sort(key=self._rank)
+
+    def _rank(self, name: str) -> tuple[bool, bool]:
+        """The first term is judged as the main one: a loss of labels before a distance to a teacher that was computed
+        before it, and a scalar term only where there is no other."""
+        line = self.first_line[name]
+        return line["scalar"], not line["marked"] and line["term"] not in LABEL_LOSSES
 
     def _see(self, name: str, line: Line) -> None:
         if name not in self.first_line:
