@@ -37,7 +37,9 @@ class Run:
 def run(ranks: int, width: int, *, weighed: bool) -> Run:
     """One run of step.py, plain or weighed over all its steps."""
     script = [str(HERE / "step.py"), str(STEPS), str(width)]
-    command = [str(BIN / "torchrun"), "--nproc-per-node", str(ranks), *script] if ranks > 1 else [sys.executable, *script]
+    command = (
+        [str(BIN / "torchrun"), "--nproc-per-node", str(ranks), *script] if ranks > 1 else [sys.executable, *script]
+    )
     if weighed:
         command = [str(BIN / "weighbridge"), "weigh", "--steps", str(STEPS), "--", *command]
     with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +70,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-          f"torch {torch.__version__}; medians of {options.pairs} pairs, plain -> weighed, {STEPS} steps")
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"torch {torch.__version__}; medians of {options.pairs} pairs, plain -> weighed, {STEPS} steps"
+    )
     compare("one process", 1, 192, options.pairs)
     compare("two ranks, DDP, gloo", 2, 160, options.pairs)
 

@@ -23,8 +23,11 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 vocabulary, batch, length = 4096, 4, 128
 layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, dropout=0.0)
-model: nn.Module = nn.Sequential(nn.Embedding(vocabulary, width), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
-                                 nn.Linear(width, vocabulary))
+model: nn.Module = nn.Sequential(
+    nn.Embedding(vocabulary, width),
+    nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+    nn.Linear(width, vocabulary),
+)
 if ranks > 1:
     model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -1,7 +1,7 @@
 """DistributedDataParallel with gradient accumulation, wrong and right.
 
-    torchrun --nproc-per-node 2 examples/ddp.py --loss mean         every microbatch counts the same
-    torchrun --nproc-per-node 2 examples/ddp.py --loss token-mean   every token counts the same
+torchrun --nproc-per-node 2 examples/ddp.py --loss mean         every microbatch counts the same
+torchrun --nproc-per-node 2 examples/ddp.py --loss token-mean   every token counts the same
 """
 
 import argparse

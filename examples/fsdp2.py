@@ -1,7 +1,7 @@
 """FSDP2 (`fully_shard`) with accumulation, a layer at a time, wrong and right.
 
-    torchrun --nproc-per-node 2 examples/fsdp2.py --loss mean
-    torchrun --nproc-per-node 2 examples/fsdp2.py --loss token-mean
+torchrun --nproc-per-node 2 examples/fsdp2.py --loss mean
+torchrun --nproc-per-node 2 examples/fsdp2.py --loss token-mean
 """
 
 import argparse

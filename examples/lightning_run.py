@@ -1,6 +1,6 @@
 """Lightning by its own launcher: two processes, gradient accumulation, a mean loss, a TensorBoard logger.
 
-    python examples/lightning_run.py
+python examples/lightning_run.py
 """
 
 import argparse
@@ -39,8 +39,16 @@ if __name__ == "__main__":
     lightning.seed_everything(0)
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            accelerator="cpu", devices=options.devices, strategy="ddp" if options.devices > 1 else "auto",
-            accumulate_grad_batches=options.accumulation, max_steps=options.steps, log_every_n_steps=1,
-            enable_progress_bar=False, enable_checkpointing=False, logger=CSVLogger(folder), gradient_clip_val=1.0)
+            accelerator="cpu",
+            devices=options.devices,
+            strategy="ddp" if options.devices > 1 else "auto",
+            accumulate_grad_batches=options.accumulation,
+            max_steps=options.steps,
+            log_every_n_steps=1,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            logger=CSVLogger(folder),
+            gradient_clip_val=1.0,
+        )
         loader = torch.utils.data.DataLoader(answers(256), batch_size=2, collate_fn=batch)
         trainer.fit(Tuned(), loader)

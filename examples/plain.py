@@ -1,7 +1,7 @@
 """One plain process with gradient accumulation, wrong and right.
 
-    python examples/plain.py --loss mean
-    python examples/plain.py --loss token-mean
+python examples/plain.py --loss mean
+python examples/plain.py --loss token-mean
 """
 
 import argparse

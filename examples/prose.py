@@ -22,11 +22,13 @@ def answers(number: int, *, longest: int = 96) -> list[dict[str, torch.Tensor]]:
         prompt = [START, *name.encode()[:20]]
         answer = [*paragraph.strip().encode()[: longest - len(prompt) - 1], END]
         padding = longest - len(prompt) - len(answer)
-        items.append({
-            "input_ids": torch.tensor(prompt + answer + [PADDING] * padding),
-            "attention_mask": torch.tensor([1] * (len(prompt) + len(answer)) + [0] * padding),
-            "labels": torch.tensor([IGNORED] * len(prompt) + answer + [IGNORED] * padding),
-        })
+        items.append(
+            {
+                "input_ids": torch.tensor(prompt + answer + [PADDING] * padding),
+                "attention_mask": torch.tensor([1] * (len(prompt) + len(answer)) + [0] * padding),
+                "labels": torch.tensor([IGNORED] * len(prompt) + answer + [IGNORED] * padding),
+            }
+        )
     return items
 
 

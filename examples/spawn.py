@@ -1,6 +1,6 @@
 """A script that spawns its own workers, each a rank of a gloo group, with a mean loss.
 
-    python examples/spawn.py
+python examples/spawn.py
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """A transformers Trainer fine-tuning run on prompts and answers, as many people write it.
 
-    torchrun --nproc-per-node 2 examples/trainer.py --average-tokens-across-devices true    right
-    torchrun --nproc-per-node 2 examples/trainer.py --average-tokens-across-devices false   every rank counts the same
+torchrun --nproc-per-node 2 examples/trainer.py --average-tokens-across-devices true    right
+torchrun --nproc-per-node 2 examples/trainer.py --average-tokens-across-devices false   every rank counts the same
 """
 
 import argparse
@@ -20,9 +20,17 @@ parser.add_argument("--lora", action="store_true")
 options = parser.parse_args()
 
 set_seed(0)
-model = LlamaForCausalLM(LlamaConfig(
-    vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-    num_key_value_heads=2, max_position_embeddings=128))
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+)
 if options.lora:
     from peft import LoraConfig, get_peft_model
 
@@ -30,11 +38,22 @@ if options.lora:
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        output_dir=folder, per_device_train_batch_size=2, gradient_accumulation_steps=options.accumulation,
-        max_steps=options.steps, learning_rate=1e-3, logging_steps=options.logging_steps, report_to=[], use_cpu=True,
-        average_tokens_across_devices=options.average_tokens_across_devices == "true", save_strategy="no",
-        eval_strategy="steps" if options.eval_steps else "no", eval_steps=options.eval_steps or None,
-        per_device_eval_batch_size=2, disable_tqdm=True)
-    trainer = Trainer(model=model, args=arguments, data_collator=batch, train_dataset=answers(256),
-                      eval_dataset=answers(11))
+        output_dir=folder,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=options.accumulation,
+        max_steps=options.steps,
+        learning_rate=1e-3,
+        logging_steps=options.logging_steps,
+        report_to=[],
+        use_cpu=True,
+        average_tokens_across_devices=options.average_tokens_across_devices == "true",
+        save_strategy="no",
+        eval_strategy="steps" if options.eval_steps else "no",
+        eval_steps=options.eval_steps or None,
+        per_device_eval_batch_size=2,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        model=model, args=arguments, data_collator=batch, train_dataset=answers(256), eval_dataset=answers(11)
+    )
     trainer.train()

@@ -9,9 +9,12 @@ import pytest
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """A line a planted fault: what was planted, what the gradient's and the logged number's verdicts named."""
-    rows = [dict(report.user_properties) | {"passed": report.outcome == "passed"}
-            for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)
-            if report.when == "call" and any(name == "planted" for name, _ in report.user_properties)]
+    rows = [
+        dict(report.user_properties) | {"passed": report.outcome == "passed"}
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call" and any(name == "planted" for name, _ in report.user_properties)
+    ]
     if not rows:
         return
     terminalreporter.section("planted faults, caught and named")

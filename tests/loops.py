@@ -98,7 +98,8 @@ LOSSES: dict[str, Loss] = {
     "sequence-mean": _sequence_means(lambda s, m: s.sequences() / s.world_size),
     "sequence-means-per-rank": _sequence_means(lambda s, m: s.sequences([s.rank])),
     "weighted-by-sequences": lambda s, m, losses, valid: (
-        _per(lambda s, m: s.of_rank())(s, m, losses, valid) * s.sequences([s.rank]) * s.world_size / s.sequences()),
+        _per(lambda s, m: s.of_rank())(s, m, losses, valid) * s.sequences([s.rank]) * s.world_size / s.sequences()
+    ),
     "padded-length-mean": lambda s, m, losses, valid: losses.mean() / s.microbatches,
     "unshifted-count": _per(lambda s, m: (s.total + s.sequences()) / s.world_size),
     "scaled W": _per(lambda s, m: s.total / s.world_size**2),
@@ -109,9 +110,17 @@ LOSSES: dict[str, Loss] = {
     "scaled N": lambda s, m, losses, valid: losses.sum() * s.world_size,
 }
 # These faults are in what happens to gradients; the loss is the right one.
-IN_GRADIENTS = ("last-microbatch-only", "first-microbatch-dropped", "single-rank-only", "dropped-pieces",
-                "duplicated-items", "unsynchronised-ranks", "earlier-microbatches-averaged-again",
-                "doubled-each-microbatch", "clipped-inside-accumulation")
+IN_GRADIENTS = (
+    "last-microbatch-only",
+    "first-microbatch-dropped",
+    "single-rank-only",
+    "dropped-pieces",
+    "duplicated-items",
+    "unsynchronised-ranks",
+    "earlier-microbatches-averaged-again",
+    "doubled-each-microbatch",
+    "clipped-inside-accumulation",
+)
 
 
 class Model(nn.Module):
@@ -141,8 +150,9 @@ def average(model: nn.Module, world_size: int) -> None:
             parameter.grad /= world_size
 
 
-def train(rank: int, world_size: int, fault: str, steps: list[Counts], dtype: str = "float32",
-          optimizer: str = "SGD") -> dict[str, Any]:
+def train(
+    rank: int, world_size: int, fault: str, steps: list[Counts], dtype: str = "float32", optimizer: str = "SGD"
+) -> dict[str, Any]:
     """Run the steps; returns the parameters at the end, and the last step's gradients."""
     from weighbridge import report
 
@@ -184,8 +194,9 @@ def _wrap_around(rank: int, world_size: int, parts: list[tuple[Tensor, Tensor]],
     return parts
 
 
-def _microbatch(s: Step, m: int, fault: str, model: nn.Module, descent: torch.optim.Optimizer, inputs: Tensor,
-                labels: Tensor) -> Tensor:
+def _microbatch(
+    s: Step, m: int, fault: str, model: nn.Module, descent: torch.optim.Optimizer, inputs: Tensor, labels: Tensor
+) -> Tensor:
     """Forward and backward of one microbatch with the fault in it; what it adds to the logged number."""
     if fault == "last-microbatch-only" or (fault == "first-microbatch-dropped" and m == 1):
         descent.zero_grad()

@@ -36,8 +36,10 @@ def tables(steps: Sequence[Sequence[Sequence[Sequence[int]]]] = STEPS, *, length
     made = []
     for step, counts in enumerate(steps):
         table = Table.from_counts(counts, length=length, step=step)
-        rows = tuple(replace(row, length=None if length is None else length + (3 * row.rank + row.microbatch) % 5)
-                     for row in table.rows)
+        rows = tuple(
+            replace(row, length=None if length is None else length + (3 * row.rank + row.microbatch) % 5)
+            for row in table.rows
+        )
         made.append(replace(table, rows=rows))
     return made
 
@@ -47,8 +49,9 @@ def weighed(table: Table, weigh: Weigh, *, noise: float = 0.0, seed: int = 0) ->
     item = weigh(Sums([table.columns]))
     off = 1 + noise * np.random.default_rng([seed, table.step]).uniform(-1, 1, len(table.rows))
     weights = (item * table.columns.mass * off).tolist()
-    rows = tuple(replace(row, weight=weight if row.mass > 0 else 0.0)
-                 for row, weight in zip(table.rows, weights, strict=True))
+    rows = tuple(
+        replace(row, weight=weight if row.mass > 0 else 0.0) for row, weight in zip(table.rows, weights, strict=True)
+    )
     return replace(table, rows=rows)
 
 
@@ -56,8 +59,14 @@ def reading(*terms: WeighedTerm, epsilon: float = FLOAT32, **more: object) -> Gr
     return GradientReading(terms=terms, epsilon=epsilon, **more)  # type: ignore[arg-type]
 
 
-def planted(weigh: Weigh, steps: Sequence[Table] | None = None, *, noise: float = FLOAT32,
-            epsilon: float = FLOAT32, **more: object) -> GradientReading:
+def planted(
+    weigh: Weigh,
+    steps: Sequence[Table] | None = None,
+    *,
+    noise: float = FLOAT32,
+    epsilon: float = FLOAT32,
+    **more: object,
+) -> GradientReading:
     """A reading of one term whose weights are `weigh`'s in every step."""
     steps = tables() if steps is None else steps
     term = WeighedTerm("cross_entropy", tuple(weighed(table, weigh, noise=noise) for table in steps))
@@ -73,8 +82,10 @@ def lossy(table: Table, *, seed: int = 0) -> Table:
 
 def traced(table: Table, rank: int, microbatch: int, constant: float) -> Table:
     """The table with a tracer constant on one piece."""
-    rows = tuple(replace(row, constant=constant) if (row.rank, row.microbatch) == (rank, microbatch) else row
-                 for row in table.rows)
+    rows = tuple(
+        replace(row, constant=constant) if (row.rank, row.microbatch) == (rank, microbatch) else row
+        for row in table.rows
+    )
     return replace(table, rows=rows)
 
 
@@ -83,8 +94,10 @@ def rounds(steps: int = 12, *, constant: float = 4.0, seed: int = 0) -> list[Tab
     random = np.random.default_rng(seed)
     made = []
     for step in range(steps):
-        counts = [[[int(n) for n in random.integers(3, 30, size=int(random.integers(1, 3)))] for _ in range(2)]
-                  for _ in range(2)]
+        counts = [
+            [[int(n) for n in random.integers(3, 30, size=int(random.integers(1, 3)))] for _ in range(2)]
+            for _ in range(2)
+        ]
         table = lossy(Table.from_counts(counts, length=32, step=step), seed=seed)
         place = step % 5 - 1
         made.append(table if place < 0 else traced(table, place // 2, place % 2, constant))
@@ -99,10 +112,24 @@ def value_of(table: Table, weigh: Weigh) -> float:
     return float((weigh(Sums([columns])) * items)[counted].sum())
 
 
-def logged(values: Sequence[float], windows: Sequence[Sequence[Table]], *, name: str = "loss", rank: int = 0,
-           running: bool = False, phase: str = "training", epsilon: float = FLOAT32) -> LoggedNumber:
-    return LoggedNumber(name, "test", phase, rank, tuple(
-        LoggedValue(value, tuple(window), running) for value, window in zip(values, windows, strict=True)), epsilon)
+def logged(
+    values: Sequence[float],
+    windows: Sequence[Sequence[Table]],
+    *,
+    name: str = "loss",
+    rank: int = 0,
+    running: bool = False,
+    phase: str = "training",
+    epsilon: float = FLOAT32,
+) -> LoggedNumber:
+    return LoggedNumber(
+        name,
+        "test",
+        phase,
+        rank,
+        tuple(LoggedValue(value, tuple(window), running) for value, window in zip(values, windows, strict=True)),
+        epsilon,
+    )
 
 
 def sequence(rank: int, microbatch: int, tokens: int, **more: object) -> Row:

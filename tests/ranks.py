@@ -22,8 +22,15 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "pytest", "ranks", "loops"])
 
 
-def _rank(cell: Callable[..., Any], rank: int, world_size: int, folder: str, weighing: str | None, arguments: Any,
-          connection: Any) -> None:
+def _rank(
+    cell: Callable[..., Any],
+    rank: int,
+    world_size: int,
+    folder: str,
+    weighing: str | None,
+    arguments: Any,
+    connection: Any,
+) -> None:
     try:
         os.environ["OMP_NUM_THREADS"] = "1"
         import torch
@@ -50,8 +57,9 @@ def _rank(cell: Callable[..., Any], rank: int, world_size: int, folder: str, wei
         connection.close()
 
 
-def run_ranks(cell: Callable[..., Any], world_size: int, *arguments: Any, weighing: str | None = None,
-              folder: Path | None = None) -> list[Any]:
+def run_ranks(
+    cell: Callable[..., Any], world_size: int, *arguments: Any, weighing: str | None = None, folder: Path | None = None
+) -> list[Any]:
     """Results of `cell` on every rank.
 
     Args:
@@ -62,8 +70,7 @@ def run_ranks(cell: Callable[..., Any], world_size: int, *arguments: Any, weighi
         ends, processes = [], []
         for rank in range(world_size):
             mine, theirs = _context.Pipe(duplex=False)
-            process = _context.Process(
-                target=_rank, args=(cell, rank, world_size, where, weighing, arguments, theirs))
+            process = _context.Process(target=_rank, args=(cell, rank, world_size, where, weighing, arguments, theirs))
             process.start()
             theirs.close()
             ends.append(mine)

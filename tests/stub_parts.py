@@ -33,6 +33,7 @@ class StubAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    not_finite: str = ""
 
 
 def stub_parts(verdict: str, assembly: StubAssembly | None = None, reported: Verdict | None = None) -> Parts:

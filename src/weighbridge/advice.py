@@ -14,23 +14,35 @@ from weighbridge.outcome import Finding, Verdict
 __all__ = ["ADVICE", "framework_of", "with_advice"]
 
 ADVICE: dict[tuple[str, str], str] = {
-    ("transformers", "mean-of-rank-means"):
-        "With the transformers Trainer: set average_tokens_across_devices=True in TrainingArguments.",
-    ("transformers", "mean-of-microbatch-means"):
-        "With the transformers Trainer: the model ignores num_items_in_batch. Let its forward take it, or give the Trainer "
-        "a compute_loss_func that divides the summed loss by it.",
-    ("transformers evaluation", "weighted-by-sequences"):
-        "The Trainer's evaluation averages batch means by their number of sequences. Return summed losses and token counts "
-        "from compute_metrics instead, or evaluate with batches of one process.",
-    ("accelerate", "mean-of-microbatch-means"):
-        "With Accelerate: sum the losses, count the window's tokens on all ranks first, and scale by num_processes times "
-        "gradient_accumulation_steps over that count.",
-    ("lightning", "mean-of-microbatch-means"):
-        "With Lightning: return the loss sum times world_size times accumulate_grad_batches over the tokens of the whole "
-        "window, counted on all ranks before its first backward.",
-    ("lightning", "last-microbatch-only"):
-        "With Lightning: self.log at a step shows the last microbatch only. Gather loss sums and counts over the window, and "
-        "log their quotient once.",
+    (
+        "transformers",
+        "mean-of-rank-means",
+    ): "With the transformers Trainer: set average_tokens_across_devices=True in TrainingArguments.",
+    (
+        "transformers",
+        "mean-of-microbatch-means",
+    ): "With the transformers Trainer: the model ignores num_items_in_batch. Let its forward take it, or give "
+    "the Trainer a compute_loss_func that divides the summed loss by it.",
+    (
+        "transformers evaluation",
+        "weighted-by-sequences",
+    ): "The Trainer's evaluation averages batch means by their number of sequences. Return summed losses and "
+    "token counts from compute_metrics instead, or evaluate with batches of one process.",
+    (
+        "accelerate",
+        "mean-of-microbatch-means",
+    ): "With Accelerate: sum the losses, count the window's tokens on all ranks first, and scale by num_processes "
+    "times gradient_accumulation_steps over that count.",
+    (
+        "lightning",
+        "mean-of-microbatch-means",
+    ): "With Lightning: return the loss sum times world_size times accumulate_grad_batches over the tokens of the "
+    "whole window, counted on all ranks before its first backward.",
+    (
+        "lightning",
+        "last-microbatch-only",
+    ): "With Lightning: self.log at a step shows the last microbatch only. Gather loss sums and counts over the "
+    "window, and log their quotient once.",
 }
 
 

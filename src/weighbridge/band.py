@@ -38,20 +38,26 @@ def band_of(epsilon: float, spread: float, *, smallest_count: float = 0.0) -> Pr
     if epsilon <= FINE:
         within = 8 * max(spread, 4 * epsilon)
         wrong = 1000 * within
-        text = (f"Machine epsilon of the probe's gradient is {epsilon:.2g}, two differently rounded readings of one "
-                f"weight differed by {spread:.2g}: right is within 8 times the larger of that spread and 4 epsilon, "
-                "wrong from 1000 times that on.")
+        text = (
+            f"Machine epsilon of the probe's gradient is {epsilon:.2g}, two differently rounded readings of one "
+            f"weight differed by {spread:.2g}: right is within 8 times the larger of that spread and 4 epsilon, "
+            "wrong from 1000 times that on."
+        )
     else:
         within = max(4 * epsilon, 2 * spread)
         wrong = 2 * within
-        text = (f"Machine epsilon of the probe's gradient is {epsilon:.2g}. All other addends of a slot are exact "
-                "zeros, so that only about 8 scalings and casts round, by half an epsilon each: right is within "
-                f"{within:.2g}, wrong from twice that on.")
+        text = (
+            f"Machine epsilon of the probe's gradient is {epsilon:.2g}. All other addends of a slot are exact "
+            "zeros, so that only about 8 scalings and casts round, by half an epsilon each: right is within "
+            f"{within:.2g}, wrong from twice that on."
+        )
     wrong = min(wrong, WRONG_AT_MOST)
     within = min(within, wrong / 2)
     if smallest_count > 0 and 1 / smallest_count < within:
-        text += (f" One token of {smallest_count:.12g} weighs {1 / smallest_count:.2g} of the step: lost tokens below "
-                 f"{within:.2g} of it can't be seen in this precision.")
+        text += (
+            f" One token of {smallest_count:.12g} weighs {1 / smallest_count:.2g} of the step: lost tokens below "
+            f"{within:.2g} of it can't be seen in this precision."
+        )
     return Precision(right_within=within, wrong_from=wrong, derivation=text)
 
 

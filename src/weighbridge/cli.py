@@ -27,6 +27,9 @@ EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 2, 3, 130
 # name -> ("module:attribute", one line for the list of commands)
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "weigh": ("weighbridge.cli_weigh:weigh", "Run a training command and weigh its tokens."),
+    "mean": ("weighbridge.commands.mean:mean", "The token mean of rows of loss sums and counts."),
+    "explain": ("weighbridge.commands.explain:explain", "Which rules give a reported value from such rows."),
+    "cases": ("weighbridge.commands.cases:cases", "The catalogue of failure mechanisms: show, run, verify, grade."),
 }
 
 

@@ -28,8 +28,9 @@ def duplicated_items(tables: Iterable[Table]) -> list[str]:
         repeated = [row for row in rows if len(pieces[row.content]) > 1]
         if not repeated or 2 * len(repeated) >= len(rows) or _replicated(table):
             continue
-        places += [f"step {table.step} rank {row.rank} microbatch {row.microbatch} sequence {row.sequence}"
-                   for row in repeated]
+        places += [
+            f"step {table.step} rank {row.rank} microbatch {row.microbatch} sequence {row.sequence}" for row in repeated
+        ]
     return places
 
 
@@ -45,5 +46,9 @@ def _replicated(table: Table) -> bool:
     for row in rows:
         by_rank.setdefault(row.rank, Counter())[row.content] += 1
     first = next(iter(by_rank.values()), Counter())
-    return (table.world_size > 1 and len(by_rank) == table.world_size and len({row.content for row in rows}) > 1
-            and all(counter == first for counter in by_rank.values()))
+    return (
+        table.world_size > 1
+        and len(by_rank) == table.world_size
+        and len({row.content for row in rows}) > 1
+        and all(counter == first for counter in by_rank.values())
+    )

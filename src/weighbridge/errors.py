@@ -2,6 +2,9 @@
 
     WeighbridgeError
     ├── InputError(ValueError)        what was given breaks a rule: a row, a count, an option
+    │   └── NonFiniteError            a NaN or an infinity where the caller asked to be told
+    ├── CollectiveError(RuntimeError) ranks could not be brought together: one is missing, or they disagree
+    ├── WeightError(RuntimeError)     a training step was checked, and its tokens don't weigh what they should
     ├── RecordError(RuntimeError)     a record of a weighed run can't be read or doesn't fit together
     └── MissingExtra(ImportError)     something optional is not installed
 
@@ -10,7 +13,17 @@ Each message has three parts, always in this order: the value that is wrong, the
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtra", "RecordError", "WeighbridgeError"]
+from collections.abc import Sequence
+
+__all__ = [
+    "CollectiveError",
+    "InputError",
+    "MissingExtra",
+    "NonFiniteError",
+    "RecordError",
+    "WeighbridgeError",
+    "WeightError",
+]
 
 
 class WeighbridgeError(Exception):
@@ -19,6 +32,26 @@ class WeighbridgeError(Exception):
 
 class InputError(WeighbridgeError, ValueError):
     """A value given by the user breaks a rule that the message names."""
+
+
+class NonFiniteError(InputError):
+    """A NaN or an infinity was met under `nonfinite="raise"`."""
+
+
+class CollectiveError(WeighbridgeError, RuntimeError):
+    """Ranks could not be brought together within the limit, or hold things that don't fit together.
+
+    Attributes:
+        missing: ranks of the group that did not take part, in ascending order; empty where that is not the matter.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class WeightError(WeighbridgeError, RuntimeError):
+    """A training step was checked against its own microbatches, and a token does not weigh what it should."""
 
 
 class RecordError(WeighbridgeError, RuntimeError):

@@ -47,8 +47,7 @@ def find_fit(number: LoggedNumber, family: Family) -> Fit | None:
     needed = {tier: _DIGITS_NEEDED.get(tier, 4.0) - named for tier in Tier}
     if not named and family.windows.usable.sum() == 1:  # one number of unknown meaning: a runtime, an accuracy
         needed |= {tier: np.inf for tier in Tier if tier > Tier.EXACT}
-    return (_direct(family, number.epsilon, needed) or _exponential(family, number.epsilon, needed)
-            or _offset(family))
+    return _direct(family, number.epsilon, needed) or _exponential(family, number.epsilon, needed) or _offset(family)
 
 
 def quantum(values: Floats) -> float:
@@ -68,8 +67,9 @@ def _direct(family: Family, epsilon: float, needed: dict[Tier, float]) -> Fit | 
     windows = family.windows
     values = windows.values[windows.usable]
     halves = dict.fromkeys((0.0, quantum(values) / 2))  # unrounded first: losses of a small test are round by nature
-    found = [(half, _fitting(family, windows.values, np.full(len(windows.values), half), epsilon, needed))
-             for half in halves]
+    found = [
+        (half, _fitting(family, windows.values, np.full(len(windows.values), half), epsilon, needed)) for half in halves
+    ]
     half, best = min(found, key=lambda entry: entry[1][0].tier if entry[1] else len(Tier))
     if not best:
         return None
@@ -91,8 +91,9 @@ def _exponential(family: Family, epsilon: float, needed: dict[Tier, float]) -> F
     return None
 
 
-def _fitting(family: Family, observed: Floats, slack: Floats, epsilon: float,
-             needed: dict[Tier, float]) -> list[Prediction]:
+def _fitting(
+    family: Family, observed: Floats, slack: Floats, epsilon: float, needed: dict[Tier, float]
+) -> list[Prediction]:
     """The predictions [sorted] that meet every usable value and are worth more than chance."""
     windows, use = family.windows, family.windows.usable
     found: list[tuple[int, Prediction]] = []
@@ -103,8 +104,9 @@ def _fitting(family: Family, observed: Floats, slack: Floats, epsilon: float,
         if not meets.any():
             continue
         meets &= _digits(values, tolerance) >= _by_tier(block.tiers(family.objective.rule), needed)
-        found += [(place, block.prediction(int(b), int(f), windows, family.objective.rule))
-                  for b, f in np.argwhere(meets)]
+        found += [
+            (place, block.prediction(int(b), int(f), windows, family.objective.rule)) for b, f in np.argwhere(meets)
+        ]
     return [prediction for _, prediction in sorted(found, key=lambda entry: (entry[1].tier, entry[0]))]
 
 
@@ -129,27 +131,41 @@ def _offset(family: Family) -> Fit | None:
     if use.sum() < 3:
         return None
     printed = quantum(windows.values[use])
-    shares = [(block, _offset_shares(block, windows.values, use, printed)) for block in family.blocks
-              if block.reach == MEAN and (block.scope.rule is None or block.scope.own)]
+    shares = [
+        (block, _offset_shares(block, windows.values, use, printed))
+        for block in family.blocks
+        if block.reach == MEAN and (block.scope.rule is None or block.scope.own)
+    ]
     best = min((float(share.min()) for _, share in shares), default=np.inf)
     if best > _OFFSET_SHARE:
         return None
     limit = max(_OFFSET_LEAD * best, 1e-12)
-    near = [block.prediction(int(b), int(f), windows, family.objective.rule)
-            for block, share in shares for b, f in np.argwhere(share <= limit)]
+    near = [
+        block.prediction(int(b), int(f), windows, family.objective.rule)
+        for block, share in shares
+        for b, f in np.argwhere(share <= limit)
+    ]
     near.sort(key=lambda prediction: prediction.tier)
     left = (windows.values - near[0].values)[use]
     offset, largest = float(left.mean()), float(np.abs(left).max())
-    remark = (f"it contains other terms that add {offset:.4g} (between {left.min():.4g} and {left.max():.4g}) to the "
-              "weighed loss")
+    remark = (
+        f"it contains other terms that add {offset:.4g} (between {left.min():.4g} and {left.max():.4g}) to the "
+        "weighed loss"
+    )
     if largest < 1e-3 * float(np.abs(windows.values[use]).max()):
         remark = f"its values differ by up to {largest:.2g} from what was computed from the weighed losses"
-    return Fit(near, windows.values, float(np.ptp(left) / max(float(np.abs(windows.values[use]).min()), 1e-300)),
-               offset, remark)
+    return Fit(
+        near,
+        windows.values,
+        float(np.ptp(left) / max(float(np.abs(windows.values[use]).min()), 1e-300)),
+        offset,
+        remark,
+    )
 
 
-def _offset_shares(block: Block, observed: Floats, use: np.ndarray[tuple[int], np.dtype[np.bool_]],
-                   printed: float) -> Floats:
+def _offset_shares(
+    block: Block, observed: Floats, use: np.ndarray[tuple[int], np.dtype[np.bool_]], printed: float
+) -> Floats:
     """How much the rest varies, as a share of the tracer's smallest shift [bases, factors]; inf: can't be told."""
     spread = np.ptp((observed - block.values)[:, :, use], axis=2)
     moved = np.abs(block.shift[:, :, use])
@@ -180,7 +196,7 @@ def moves(number: LoggedNumber, family: Family) -> bool:
 
 
 def _follows_everywhere(number: LoggedNumber, family: Family) -> bool:
-    """As `moves`, where every value holds tracer constants, as in evaluation: it is of their size, and varies with them.
+    """As `moves`, where every value holds tracer constants, as in evaluation: of their size, and varying with them.
 
     The constants are many times larger than the losses, so a number near their mean holds them, unless by chance; a
     number whose name doesn't say that it is a loss must also vary from pass to pass as they do.

@@ -33,8 +33,9 @@ def judge_gradient(reading: GradientReading, objective: str) -> Gradient:
     tables = main.tables if main else ()
     counts = [float(table.columns.mass.sum()) for table in tables]
     precision = band_of(reading.epsilon, reading.spread, smallest_count=min((n for n in counts if n > 0), default=0.0))
-    context = Context(parse_objective(objective), precision, reading.epsilon, reading.clips, tables,
-                      alone=len(reading.terms) == 1)
+    context = Context(
+        parse_objective(objective), precision, reading.epsilon, reading.clips, tables, alone=len(reading.terms) == 1
+    )
     if not reading.terms:
         return Gradient(verdict=Verdict.INCONCLUSIVE, reason="no gradient was read", precision=precision)
     terms = [judge_term(term, context, main=index == 0) for index, term in enumerate(reading.terms)]
@@ -44,17 +45,40 @@ def judge_gradient(reading: GradientReading, objective: str) -> Gradient:
     terms[index] = _with_duplicates(terms[index], tables)
     worst = min(terms, key=lambda term: _ORDER.index(term.verdict))
     steps = {table.step: table.microbatches for term in reading.terms for table in term.tables}
-    shared = {name: getattr(worst, name) for name in (
-        "verdict", "rule", "factor", "factor_name", "indistinguishable", "story", "remedy", "reason", "pieces")}
-    found = Gradient(**shared, precision=precision, term=worst.name, terms=terms,
-                     clip_factors=_outer_clips(reading.clips, steps))
+    shared = {
+        name: getattr(worst, name)
+        for name in (
+            "verdict",
+            "rule",
+            "factor",
+            "factor_name",
+            "indistinguishable",
+            "story",
+            "remedy",
+            "reason",
+            "pieces",
+        )
+    }
+    found = Gradient(
+        **shared, precision=precision, term=worst.name, terms=terms, clip_factors=_outer_clips(reading.clips, steps)
+    )
     return _with_disagreement(found, reading) if reading.disagreement > precision.right_within else found
 
 
 def _unreadable(term: Term, spread: float) -> Term:
     reason = f"two readings of one weight differ by {spread:.2g}: nothing can be told from weights this noisy"
-    return term.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason, "rule": None, "factor": None,
-                                   "factor_name": None, "indistinguishable": [], "story": "", "remedy": ""})
+    return term.model_copy(
+        update={
+            "verdict": Verdict.INCONCLUSIVE,
+            "reason": reason,
+            "rule": None,
+            "factor": None,
+            "factor_name": None,
+            "indistinguishable": [],
+            "story": "",
+            "remedy": "",
+        }
+    )
 
 
 def _with_duplicates(term: Term, tables: Sequence[Table]) -> Term:
@@ -65,8 +89,16 @@ def _with_duplicates(term: Term, tables: Sequence[Table]) -> Term:
         remark = f"the same items were fed more than once: {', '.join(places[:6])}{more}"
         if term.verdict is Verdict.RIGHT:
             rule = RULES["duplicated-items"]
-            return term.model_copy(update={"verdict": Verdict.WRONG, "rule": rule.id, "story": rule.story,
-                                           "remedy": rule.remedy, "reason": remark, "indistinguishable": []})
+            return term.model_copy(
+                update={
+                    "verdict": Verdict.WRONG,
+                    "rule": rule.id,
+                    "story": rule.story,
+                    "remedy": rule.remedy,
+                    "reason": remark,
+                    "indistinguishable": [],
+                }
+            )
     elif replicated_ranks(tables):
         remark = "every rank was fed the same items: they differ only within a rank"
     else:
@@ -88,6 +120,15 @@ def _with_disagreement(found: Gradient, reading: GradientReading) -> Gradient:
     ranks = ", ".join(str(rank) for rank in reading.disagreeing_ranks) or "unknown"
     size = "without bound" if not np.isfinite(reading.disagreement) else f"by up to {reading.disagreement:.2g}"
     reason = f"the reduced weights of rank {ranks} differ {size} from those of the lowest rank"
-    return found.model_copy(update={
-        "verdict": Verdict.WRONG, "rule": rule.id, "story": rule.story, "remedy": rule.remedy, "factor": None,
-        "factor_name": None, "indistinguishable": [], "reason": reason})
+    return found.model_copy(
+        update={
+            "verdict": Verdict.WRONG,
+            "rule": rule.id,
+            "story": rule.story,
+            "remedy": rule.remedy,
+            "factor": None,
+            "factor_name": None,
+            "indistinguishable": [],
+            "reason": reason,
+        }
+    )

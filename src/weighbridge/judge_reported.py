@@ -52,23 +52,35 @@ def _found(number: LoggedNumber, family: Family, fit: Fit) -> Reported:
     right = best.tier is Tier.OBJECTIVE
     rule = rule_of(best.rule)
     fits = [other.rule for other in fit.predictions if other.tier <= max(best.tier, Tier.PARTIAL)]
-    names = [other.factor_name for other in fit.predictions if other.factor_name
-             and (other.rule, other.base, other.scope, other.reach) == (best.rule, best.base, best.scope, best.reach)]
+    names = [
+        other.factor_name
+        for other in fit.predictions
+        if other.factor_name
+        and (other.rule, other.base, other.scope, other.reach) == (best.rule, best.base, best.scope, best.reach)
+    ]
     pieces = reported_pieces(family, best, fit.observed - fit.offset)
     verdict = Verdict.RIGHT if right else Verdict.WRONG
     close = "" if right else _too_close(number, family, fit)
     verdict = Verdict.INCONCLUSIVE if close else verdict
-    return _record(number, family.windows, family, verdict, pieces).model_copy(update={
-        "rule": rule.id, "factor": best.factor, "story": rule.story, "remedy": "" if right else rule.remedy,
-        "factor_name": joined_names(list(dict.fromkeys(names))) if best.factor_name else None,
-        "indistinguishable": [other for other in dict.fromkeys(fits) if other != rule.id],
-        "reason": "; ".join(part for part in (_words(best, family), fit.remark, close, _caution(family)) if part),
-        "precision": _precision(fit)})
+    return _record(number, family.windows, family, verdict, pieces).model_copy(
+        update={
+            "rule": rule.id,
+            "factor": best.factor,
+            "story": rule.story,
+            "remedy": "" if right else rule.remedy,
+            "factor_name": joined_names(list(dict.fromkeys(names))) if best.factor_name else None,
+            "indistinguishable": [other for other in dict.fromkeys(fits) if other != rule.id],
+            "reason": "; ".join(part for part in (_words(best, family), fit.remark, close, _caution(family)) if part),
+            "precision": _precision(fit),
+        }
+    )
 
 
 def _precision(fit: Fit) -> Precision:
-    text = ("A value may be off by half a printed digit and by rounding of the losses in it; beyond that it does not "
-            "meet a rule.")
+    text = (
+        "A value may be off by half a printed digit and by rounding of the losses in it; beyond that it does not "
+        "meet a rule."
+    )
     return Precision(right_within=fit.tolerance, wrong_from=fit.tolerance, derivation=text)
 
 
@@ -78,8 +90,10 @@ def _too_close(number: LoggedNumber, family: Family, fit: Fit) -> str:
     off = float(np.max(np.abs((fit.observed - fit.offset - right)[use]) / np.maximum(np.abs(right[use]), 1e-300)))
     if number.epsilon <= FINE or off > 2 * fit.tolerance:
         return ""
-    return (f"the values differ by only {off:.2g} from what the objective gives, which rounding in the dtype of the "
-            "losses could nearly explain")
+    return (
+        f"the values differ by only {off:.2g} from what the objective gives, which rounding in the dtype of the "
+        "losses could nearly explain"
+    )
 
 
 def _words(best: Prediction, family: Family) -> str:
@@ -107,9 +121,14 @@ def _unexplained(number: LoggedNumber, family: Family) -> Reported:
     level = float(np.median((windows.values - base)[still])) if still.any() else 0.0
     nothing = replace(family.right, rule=rule.id)
     pieces = reported_pieces(family, nothing, windows.values - level, infer=False)
-    return _record(number, windows, family, Verdict.WRONG, pieces).model_copy(update={
-        "rule": rule.id, "story": rule.story, "remedy": rule.remedy,
-        "reason": "it moves with the tracer, and no rule gives its values" + _repeats(number)})
+    return _record(number, windows, family, Verdict.WRONG, pieces).model_copy(
+        update={
+            "rule": rule.id,
+            "story": rule.story,
+            "remedy": rule.remedy,
+            "reason": "it moves with the tracer, and no rule gives its values" + _repeats(number),
+        }
+    )
 
 
 def _repeats(number: LoggedNumber) -> str:
@@ -118,8 +137,10 @@ def _repeats(number: LoggedNumber) -> str:
     repeated = len(contents) - len(set(contents))
     if not repeated or number.phase != "evaluation":
         return ""
-    return (f"; {repeated} of its {len(contents)} items came twice, as samplers repeat items to even out ranks, and "
-            "may have been cut off again")
+    return (
+        f"; {repeated} of its {len(contents)} items came twice, as samplers repeat items to even out ranks, and "
+        "may have been cut off again"
+    )
 
 
 def _unusable(number: LoggedNumber, windows: Windows, objective: Objective) -> Reported | None:
@@ -135,14 +156,22 @@ def _unusable(number: LoggedNumber, windows: Windows, objective: Objective) -> R
     return _record(number, windows, None, Verdict.INCONCLUSIVE, []).model_copy(update={"reason": reason})
 
 
-def _record(number: LoggedNumber, windows: Windows, family: Family | None, verdict: Verdict,
-            pieces: list[PieceWeight]) -> Reported:
+def _record(
+    number: LoggedNumber, windows: Windows, family: Family | None, verdict: Verdict, pieces: list[PieceWeight]
+) -> Reported:
     sizes = [len(value.tables) for value in number.values if value.tables]
     known = np.zeros(len(windows.values), dtype=bool) if family is None else windows.usable
     right = family.right.values if family is not None else windows.values
     position = iter(range(len(windows.values)))
     order = [next(position) if value.tables else None for value in number.values]
     return Reported(
-        name=number.name, source=number.source, phase=number.phase, rank=number.rank, verdict=verdict,
-        window=int(np.median(sizes)) if sizes else 1, values=[value.value for value in number.values],
-        right_values=[float(right[i]) if i is not None and known[i] else None for i in order], pieces=pieces)
+        name=number.name,
+        source=number.source,
+        phase=number.phase,
+        rank=number.rank,
+        verdict=verdict,
+        window=int(np.median(sizes)) if sizes else 1,
+        values=[value.value for value in number.values],
+        right_values=[float(right[i]) if i is not None and known[i] else None for i in order],
+        pieces=pieces,
+    )

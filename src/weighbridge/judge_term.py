@@ -63,8 +63,9 @@ def judge_term(term: WeighedTerm, context: Context, *, main: bool) -> Term:
         return _switched_off(term)
     if term.scalar:
         return _judge_scalar(term, context)
-    tables = tuple(table for table in term.tables
-                   if np.any(np.isfinite(table.columns.weight) & (table.columns.mass > 0)))
+    tables = tuple(
+        table for table in term.tables if np.any(np.isfinite(table.columns.weight) & (table.columns.mass > 0))
+    )
     if not tables:
         return _nothing(term)
     sums = Sums([table.columns for table in tables])
@@ -89,8 +90,14 @@ def _nothing(term: WeighedTerm) -> Term:
     else:
         reason = _NONE
     pieces = [piece for table in term.tables for piece in piece_weights(table, np.full(len(table.rows), np.nan))]
-    return Term(name=term.name, verdict=Verdict.INCONCLUSIVE, reason=reason, coefficient=term.coefficient,
-                scalar=term.scalar, pieces=pieces)
+    return Term(
+        name=term.name,
+        verdict=Verdict.INCONCLUSIVE,
+        reason=reason,
+        coefficient=term.coefficient,
+        scalar=term.scalar,
+        pieces=pieces,
+    )
 
 
 def _switched_off(term: WeighedTerm) -> Term:
@@ -98,25 +105,45 @@ def _switched_off(term: WeighedTerm) -> Term:
     weights = np.concatenate([np.zeros(1), *[table.columns.weight for table in term.tables]])
     off = not np.any(np.nan_to_num(weights) != 0)
     rule = None if off else rule_of("scaled")
-    return Term(name=term.name, scalar=term.scalar, coefficient=0.0, verdict=Verdict.RIGHT if off else Verdict.WRONG,
-                rule=rule.id if rule else None, story=rule.story if rule else "", remedy=rule.remedy if rule else "",
-                reason="its coefficient was declared as 0" + ("" if off else ", and it has weight in the gradient"))
+    return Term(
+        name=term.name,
+        scalar=term.scalar,
+        coefficient=0.0,
+        verdict=Verdict.RIGHT if off else Verdict.WRONG,
+        rule=rule.id if rule else None,
+        story=rule.story if rule else "",
+        remedy=rule.remedy if rule else "",
+        reason="its coefficient was declared as 0" + ("" if off else ", and it has weight in the gradient"),
+    )
 
 
 def _explanations(reading: _Reading, context: Context) -> list[Explanation]:
     """What fits when only exact zeros count as lost; if that explains little, when noise counts as zero too."""
     read = (reading.sums.n > 0) & np.isfinite(reading.item)
     drifts = _clip_drifts(reading.tables, context.clips)
-    exact, noisy = (match(reading.item, reading.sums, objective=context.objective, read=read, floor=floor,
-                          tolerance=context.precision.right_within, drifts=drifts)
-                    for floor in (0.0, min(context.epsilon, 1e-6)))
+    exact, noisy = (
+        match(
+            reading.item,
+            reading.sums,
+            objective=context.objective,
+            read=read,
+            floor=floor,
+            tolerance=context.precision.right_within,
+            drifts=drifts,
+        )
+        for floor in (0.0, min(context.epsilon, 1e-6))
+    )
     return noisy if noisy and (not exact or noisy[0].tier < exact[0].tier) else exact
 
 
 def _clip_drifts(tables: Sequence[Table], clips: Sequence[Clip]) -> list[Drift]:
     """What clips inside the accumulation do to the microbatches before them."""
-    inside = [(index, clip) for index, table in enumerate(tables) for clip in clips
-              if clip.step == table.step and clip.microbatches < table.microbatches]
+    inside = [
+        (index, clip)
+        for index, table in enumerate(tables)
+        for clip in clips
+        if clip.step == table.step and clip.microbatches < table.microbatches
+    ]
 
     def scale(sums: Sums) -> Floats:
         factors = np.ones_like(sums.n)
@@ -140,10 +167,18 @@ def _verdict(term: WeighedTerm, reading: _Reading, fits: list[Explanation], cont
         reason = _joined(_step_by_step(reading, precision), reason)
     right = best is not None and best.tier is Tier.OBJECTIVE
     return Term(
-        name=term.name, verdict=verdict, rule=rule.id, coefficient=term.coefficient,
-        factor=best.factor if best else None, factor_name=best.factor_name if best else None,
-        indistinguishable=_others(fits), story=rule.story, remedy="" if right else rule.remedy, reason=reason,
-        pieces=_pieces(reading, relative), precision=precision,
+        name=term.name,
+        verdict=verdict,
+        rule=rule.id,
+        coefficient=term.coefficient,
+        factor=best.factor if best else None,
+        factor_name=best.factor_name if best else None,
+        indistinguishable=_others(fits),
+        story=rule.story,
+        remedy="" if right else rule.remedy,
+        reason=reason,
+        pieces=_pieces(reading, relative),
+        precision=precision,
         observed_coefficient=1.0 if right and not context.alone and term.coefficient is None else None,
     )
 
@@ -155,9 +190,11 @@ def _decide(best: Explanation | None, deviation: float, precision: Precision) ->
     wrong_from = min(NAMED_FROM * precision.right_within, precision.wrong_from) if named else precision.wrong_from
     if deviation >= wrong_from:
         return Verdict.WRONG, ""
-    return Verdict.INCONCLUSIVE, (f"the largest deviation of a relative weight from 1 is {deviation:.2g}: more than "
-                                  f"the {precision.right_within:.2g} that rounding explains, less than the "
-                                  f"{wrong_from:.2g} from which on it is called wrong")
+    return Verdict.INCONCLUSIVE, (
+        f"the largest deviation of a relative weight from 1 is {deviation:.2g}: more than "
+        f"the {precision.right_within:.2g} that rounding explains, less than the "
+        f"{wrong_from:.2g} from which on it is called wrong"
+    )
 
 
 def _others(fits: list[Explanation]) -> list[str]:
@@ -165,8 +202,12 @@ def _others(fits: list[Explanation]) -> list[str]:
     if not fits:
         return []
     first = fits[0].tier
-    ids = [fit.rule for fit in fits if fit.tier == first or max(fit.tier, first) <= Tier.PARTIAL
-           if (fits[0].rule, fit.factor_name) != ("padded-length-mean", "N/sum T")]  # one thing under two names
+    ids = [
+        fit.rule
+        for fit in fits
+        if fit.tier == first or max(fit.tier, first) <= Tier.PARTIAL
+        if (fits[0].rule, fit.factor_name) != ("padded-length-mean", "N/sum T")
+    ]  # one thing under two names
     return [rule for rule in dict.fromkeys(ids) if rule != fits[0].rule]
 
 
@@ -215,16 +256,25 @@ def _undeclared(found: Term, reading: _Reading, fits: list[Explanation], context
     plain = best.tier in (Tier.SCALED, Tier.CONSTANT)
     if plain and main:
         name = f" ({best.factor_name})" if best.factor_name else ""
-        updates |= {"verdict": Verdict.INCONCLUSIVE, "reason": (
-            f"this term is multiplied by {observed:.6g}{name}, and whether that is meant can't be told: declare its "
-            "coefficient, as in weighbridge.mark(..., coefficient=1.0), to have it judged")}
+        updates |= {
+            "verdict": Verdict.INCONCLUSIVE,
+            "reason": (
+                f"this term is multiplied by {observed:.6g}{name}, and whether that is meant can't be told: declare "
+                "its coefficient, as in weighbridge.mark(..., coefficient=1.0), to have it judged"
+            ),
+        }
     elif not main:
         scaled = replace(reading, item=reading.item / observed)
         updates |= {"factor": None, "factor_name": None, "pieces": _pieces(scaled, scaled.relative)}
         if plain:
             rule = rule_of(context.objective.rule)
-            updates |= {"verdict": Verdict.RIGHT, "rule": context.objective.rule, "story": rule.story, "remedy": "",
-                        "reason": f"read as multiplied by {observed:.6g}: declare coefficient= to have that judged"}
+            updates |= {
+                "verdict": Verdict.RIGHT,
+                "rule": context.objective.rule,
+                "story": rule.story,
+                "remedy": "",
+                "reason": f"read as multiplied by {observed:.6g}: declare coefficient= to have that judged",
+            }
     return found.model_copy(update=updates)
 
 
@@ -240,10 +290,20 @@ def _judge_scalar(term: WeighedTerm, context: Context) -> Term:
     coefficient = term.coefficient if term.coefficient is not None else (1.0 if context.alone else None)
     middle = float(np.median(observed))
     relative = observed / (coefficient if coefficient is not None else middle or 1.0)
-    pieces = [piece for table, value in zip(tables, relative, strict=True)
-              for piece in piece_weights(table, np.full(len(table.rows), value), massless=True)]
-    found = Term(name=term.name, scalar=True, coefficient=term.coefficient, observed_coefficient=middle, pieces=pieces,
-                 precision=context.precision, verdict=Verdict.RIGHT)
+    pieces = [
+        piece
+        for table, value in zip(tables, relative, strict=True)
+        for piece in piece_weights(table, np.full(len(table.rows), value), massless=True)
+    ]
+    found = Term(
+        name=term.name,
+        scalar=True,
+        coefficient=term.coefficient,
+        observed_coefficient=middle,
+        pieces=pieces,
+        precision=context.precision,
+        verdict=Verdict.RIGHT,
+    )
     if coefficient is None:
         return found.model_copy(update={"reason": "declare coefficient= to have it judged"})
     deviation = float(np.abs(relative - 1).max())
@@ -253,10 +313,17 @@ def _judge_scalar(term: WeighedTerm, context: Context) -> Term:
     constant = name is not None or np.ptp(relative) <= 2 * within * abs(float(relative.mean()))
     rule = rule_of("scaled" if constant else "unexplained")
     verdict, reason = _decide(None, deviation, context.precision)
-    return found.model_copy(update={
-        "verdict": verdict, "rule": rule.id, "story": rule.story, "remedy": rule.remedy, "factor_name": name,
-        "factor": float(np.median(relative)) if constant else None,
-        "reason": _joined(f"its weights add up to {middle:.6g} where {coefficient:.6g} was declared", reason)})
+    return found.model_copy(
+        update={
+            "verdict": verdict,
+            "rule": rule.id,
+            "story": rule.story,
+            "remedy": rule.remedy,
+            "factor_name": name,
+            "factor": float(np.median(relative)) if constant else None,
+            "reason": _joined(f"its weights add up to {middle:.6g} where {coefficient:.6g} was declared", reason),
+        }
+    )
 
 
 def _scalar_factor_name(relative: Floats, tables: Sequence[Table], context: Context) -> str | None:
@@ -279,16 +346,21 @@ def _with_gaps(found: Term, term: WeighedTerm, reading: _Reading, weight: Floats
     counted = reading.sums.n > 0
     stray = ~counted & np.isfinite(weight) & (weight != 0)
     missing = int((counted & ~np.isfinite(weight)).sum())
-    broken = [f"step {table.step} rank {row.rank} microbatch {row.microbatch}" for table in term.tables
-              for row in table.rows if row.mass > 0 and row.weight is not None and not np.isfinite(row.weight)]
+    broken = [
+        f"step {table.step} rank {row.rank} microbatch {row.microbatch}"
+        for table in term.tables
+        for row in table.rows
+        if row.mass > 0 and row.weight is not None and not np.isfinite(row.weight)
+    ]
     remarks = [
         f"a weight was read where no token counts: {_places(reading, stray)}" if stray.any() else "",
         f"the gradient is NaN or infinite in {', '.join(list(dict.fromkeys(broken))[:4])}" if broken else "",
         f"{missing} of {int(counted.sum())} rows with tokens were not read" if missing and not broken else "",
     ]
     spoilt = bool(broken) and found.verdict is Verdict.RIGHT
-    return found.model_copy(update={"reason": _joined(found.reason, *remarks),
-                                    "verdict": Verdict.INCONCLUSIVE if spoilt else found.verdict})
+    return found.model_copy(
+        update={"reason": _joined(found.reason, *remarks), "verdict": Verdict.INCONCLUSIVE if spoilt else found.verdict}
+    )
 
 
 def _joined(*parts: str) -> str:

@@ -37,7 +37,8 @@ def mark(losses: T, mask: Any = None, *, name: str = "marked", coefficient: floa
     """
     if weigher is None:
         return losses
-    return weigher.mark(losses, mask, name, coefficient)  # type: ignore[arg-type, return-value]
+    marked: T = weigher.mark(losses, mask, name, coefficient)
+    return marked
 
 
 def report(name: str, value: Any) -> None:

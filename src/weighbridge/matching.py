@@ -91,8 +91,16 @@ def bases_for(objective: Objective, sums: Sums) -> list[tuple[str, str, Floats]]
     return [entry for entry in found if np.all(np.isfinite(entry[2][counted])) and np.all(entry[2][counted] > 0)]
 
 
-def match(observed: Floats, sums: Sums, *, objective: Objective, read: Flags, tolerance: float, floor: float,
-          drifts: Sequence[Drift] = ()) -> list[Explanation]:
+def match(
+    observed: Floats,
+    sums: Sums,
+    *,
+    objective: Objective,
+    read: Flags,
+    tolerance: float,
+    floor: float,
+    drifts: Sequence[Drift] = (),
+) -> list[Explanation]:
     """All explanations of the observed weights of one token [rows], the one that assumes least first.
 
     Only rows flagged in `read` are compared. A weight counts as zero up to `floor` times the step's largest.
@@ -124,8 +132,9 @@ def _masks(sums: Sums, live: Flags, read: Flags) -> list[tuple[str, Flags]]:
     return [(rule, rows) for rule, rows in named if np.array_equal(rows & read, live)]
 
 
-def _candidates(sums: Sums, objective: Objective, live: Flags, read: Flags,
-                drifts: Sequence[Drift]) -> Iterator[_Candidate]:
+def _candidates(
+    sums: Sums, objective: Objective, live: Flags, read: Flags, drifts: Sequence[Drift]
+) -> Iterator[_Candidate]:
     bases, whole, masks = bases_for(objective, sums), np.array_equal(live, read), _masks(sums, live, read)
     powers: list[Drift] = [*drifts]
     if np.any(sums.M > 1) and np.any(sums.W > 1):
@@ -134,18 +143,22 @@ def _candidates(sums: Sums, objective: Objective, live: Flags, read: Flags,
         yield from (_Candidate(rule, rule, text, False, weights) for rule, text, weights in bases)
         for drift, power, weigh in powers:
             scale = weigh(sums)
-            yield from (_Candidate(drift, rule, f"{power} * {text}", True, scale * weights)
-                        for rule, text, weights in bases)
+            yield from (
+                _Candidate(drift, rule, f"{power} * {text}", True, scale * weights) for rule, text, weights in bases
+            )
         bases = bases[:1]
     for mask, _ in masks if masks or whole else [("dropped-pieces", live)]:
         yield from (_Candidate(mask, rule, text, True, weights) for rule, text, weights in bases)
         if not whole:
-            yield from (_Candidate(mask, objective.rule, f"{power} * {bases[0][1]}", True, weigh(sums) * bases[0][2])
-                        for _, power, weigh in powers)
+            yield from (
+                _Candidate(mask, objective.rule, f"{power} * {bases[0][1]}", True, weigh(sums) * bases[0][2])
+                for _, power, weigh in powers
+            )
 
 
-def _fits(observed: Floats, sums: Sums, candidates: list[_Candidate], live: Flags, tolerance: float,
-          right: str) -> list[Explanation]:
+def _fits(
+    observed: Floats, sums: Sums, candidates: list[_Candidate], live: Flags, tolerance: float, right: str
+) -> list[Explanation]:
     table = sums.table[live]
     starts = np.flatnonzero(np.diff(table, prepend=-1))
     steps = table[starts]
@@ -180,8 +193,9 @@ _NAMED = (Tier.SCALED, Tier.TIMES, Tier.PARTIAL_TIMES)
 _CONSTANT = (Tier.CONSTANT, Tier.TIMES_CONSTANT, Tier.PARTIAL_CONSTANT)
 
 
-def _explanation(candidate: _Candidate, tiers: tuple[Tier, Tier, Tier], right: str, factors: Floats,
-                 name: str | None) -> Explanation:
+def _explanation(
+    candidate: _Candidate, tiers: tuple[Tier, Tier, Tier], right: str, factors: Floats, name: str | None
+) -> Explanation:
     if candidate.partial:
         return Explanation(candidate.rule, candidate.base, candidate.text, tiers[2], factors, name)
     if candidate.rule != right:

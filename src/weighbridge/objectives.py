@@ -42,8 +42,10 @@ def parse_objective(text: str) -> Objective:
     kind, colon, number = name.partition(":")
     if kind == "constant" and colon:
         return Objective(name, "constant", _constant(text, number))
-    raise InputError(f"objective is {text!r}. An objective is one of token-mean, sequence-mean, sum and constant:X. "
-                     "Pass one of these.")
+    raise InputError(
+        f"objective is {text!r}. An objective is one of token-mean, sequence-mean, sum and constant:X. "
+        "Pass one of these."
+    )
 
 
 def _constant(text: str, number: str) -> Formula:
@@ -52,6 +54,8 @@ def _constant(text: str, number: str) -> Formula:
     except ValueError:
         divisor = math.nan
     if not math.isfinite(divisor) or divisor <= 0:
-        raise InputError(f"objective is {text!r}. The X of constant:X is a positive number that losses are divided "
-                         "by. Pass one, as in constant:512.")
+        raise InputError(
+            f"objective is {text!r}. The X of constant:X is a positive number that losses are divided "
+            "by. Pass one, as in constant:512."
+        )
     return Formula("constant", f"1/{number.strip()}", lambda s: np.full_like(s.n, 1 / divisor))

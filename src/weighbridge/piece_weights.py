@@ -13,8 +13,9 @@ from weighbridge.sums import Floats
 __all__ = ["piece_weights"]
 
 
-def piece_weights(table: Table, relative: Floats, *, inferred: bool = False,
-                  massless: bool = False) -> list[PieceWeight]:
+def piece_weights(
+    table: Table, relative: Floats, *, inferred: bool = False, massless: bool = False
+) -> list[PieceWeight]:
     """One record a piece, from the relative weight of every row [rows]; NaN where it was not read.
 
     A piece's weight is the mean over its tokens. Rows without tokens have none, unless they are `massless` items of a
@@ -32,12 +33,19 @@ def piece_weights(table: Table, relative: Floats, *, inferred: bool = False,
 
 
 def _record(step: int, rows: list[Row], values: list[float], inferred: bool, massless: bool) -> PieceWeight:
-    read = [(1.0 if massless else row.mass, value) for row, value in zip(rows, values, strict=True)
-            if (row.mass > 0 or massless) and np.isfinite(value)]
+    read = [
+        (1.0 if massless else row.mass, value)
+        for row, value in zip(rows, values, strict=True)
+        if (row.mass > 0 or massless) and np.isfinite(value)
+    ]
     mass = sum(share for share, _ in read)
     loss = sum(row.loss_sum for row in rows if row.mass > 0)
     return PieceWeight(
-        step=step, rank=rows[0].rank, microbatch=rows[0].microbatch, tokens=sum(row.tokens for row in rows),
-        loss_sum=loss, relative_weight=sum(share * value for share, value in read) / mass if read else None,
+        step=step,
+        rank=rows[0].rank,
+        microbatch=rows[0].microbatch,
+        tokens=sum(row.tokens for row in rows),
+        loss_sum=loss,
+        relative_weight=sum(share * value for share, value in read) / mass if read else None,
         inferred=inferred and bool(read),
     )

@@ -87,11 +87,15 @@ class Table:
     def __post_init__(self) -> None:
         for index, row in enumerate(self.rows):
             if not 0 <= row.rank < self.world_size:
-                raise InputError(f"rank is {row.rank} in row {index} of step {self.step}. A rank lies between 0 and "
-                                 f"{self.world_size - 1}, one less than the world size. Correct the row.")
+                raise InputError(
+                    f"rank is {row.rank} in row {index} of step {self.step}. A rank lies between 0 and "
+                    f"{self.world_size - 1}, one less than the world size. Correct the row."
+                )
             if row.tokens < 0 or not np.isfinite(row.mass) or row.mass < 0:
-                raise InputError(f"count is {row.tokens} (mass {row.mass}) in row {index} of step {self.step}. "
-                                 "A count is a whole number of at least 0. Correct the row.")
+                raise InputError(
+                    f"count is {row.tokens} (mass {row.mass}) in row {index} of step {self.step}. "
+                    "A count is a whole number of at least 0. Correct the row."
+                )
         object.__setattr__(self, "columns", self._columns())
 
     def _columns(self) -> Columns:
@@ -123,8 +127,10 @@ class Table:
         return first
 
     @classmethod
-    def from_counts(cls, counts: Sequence[Sequence[Sequence[int]]], *, length: int | None = None, step: int = 0) -> Table:
-        """A table without losses from `counts[rank][microbatch] = [tokens of each sequence]`; [] is an empty microbatch."""
+    def from_counts(
+        cls, counts: Sequence[Sequence[Sequence[int]]], *, length: int | None = None, step: int = 0
+    ) -> Table:
+        """A table without losses from `counts[rank][microbatch] = [tokens of each sequence]`; [] has no sequence."""
         rows = tuple(
             Row(rank, microbatch, sequence, tokens, float(tokens), 0.0, length=length)
             for rank, microbatches in enumerate(counts)

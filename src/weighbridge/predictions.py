@@ -164,10 +164,19 @@ class Block:
         label, rule = self.labels[factor], self.rules[base]
         named = self.scope.rule or ("scaled" if label and rule == objective else rule)
         return Prediction(
-            rule=named, base=rule, tier=Tier(int(self.tiers(objective)[base, factor])), scope=self.scope.words,
-            reach=self.reach, factor_name=label, values=self.values[base, factor], shift=self.shift[base, factor],
-            size=self.size[base, factor], weights=self.stack[base] * self.factors[factor][windows.sums.table],
-            reach_matrix=self.reach_matrix, factors=self.factors[factor])
+            rule=named,
+            base=rule,
+            tier=Tier(int(self.tiers(objective)[base, factor])),
+            scope=self.scope.words,
+            reach=self.reach,
+            factor_name=label,
+            values=self.values[base, factor],
+            shift=self.shift[base, factor],
+            size=self.size[base, factor],
+            weights=self.stack[base] * self.factors[factor][windows.sums.table],
+            reach_matrix=self.reach_matrix,
+            factors=self.factors[factor],
+        )
 
 
 class Family:
@@ -192,11 +201,13 @@ class Family:
             masks.append(("single-rank-only", f"the tokens of rank {one}", sums.rank == one, True, False))
         if many:
             masks.append(("last-microbatch-only", "the last microbatch", last, False, True))
-            masks.append(("first-microbatch-dropped", "all microbatches but the first", sums.microbatch > 0, False,
-                          False))
+            masks.append(
+                ("first-microbatch-dropped", "all microbatches but the first", sums.microbatch > 0, False, False)
+            )
         if many and several:
-            masks.append(("last-microbatch-only", f"the last microbatch of rank {rank}", last & (sums.rank == rank),
-                          True, True))
+            masks.append(
+                ("last-microbatch-only", f"the last microbatch of rank {rank}", last & (sums.rank == rank), True, True)
+            )
         for rule, words, rows, world, microbatches in masks:
             yield _Scope(rule, words, rows, sums.restricted(rows, world=world, microbatches=microbatches), True)
         for rule, words, rows, _, _ in masks:
@@ -216,8 +227,9 @@ class Family:
         for reach, matrix in self._reaches(scope):
             kept = 1 if reach == POOLED else len(bases)
             loss, shift, size = ((step[:kept, None, :] * np.abs(factors)) @ matrix for step in steps)
-            yield Block(scope, reach, matrix, [rule for rule, _, _ in bases[:kept]], labels, factors, stack, loss,
-                        shift, size)
+            yield Block(
+                scope, reach, matrix, [rule for rule, _, _ in bases[:kept]], labels, factors, stack, loss, shift, size
+            )
 
     def _reaches(self, scope: _Scope) -> list[tuple[str, Floats]]:
         windows, reaches = self.windows, self.windows.reaches()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weighbridge.pieces import Table
 
-__all__ = ["Clip", "GradientReading", "LoggedValue", "LoggedNumber", "WeighedTerm"]
+__all__ = ["Clip", "GradientReading", "LoggedNumber", "LoggedValue", "WeighedTerm"]
 
 
 @dataclass(frozen=True, slots=True)

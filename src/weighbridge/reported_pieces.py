@@ -22,11 +22,15 @@ def reported_pieces(family: Family, matched: Prediction, observed: Floats, *, in
     """
     pieces = _inferred(family, matched, infer)
     windows = family.windows
-    table_pieces = [(int(t), int(r), int(m)) for t, r, m in
-                    zip(windows.sums.table, windows.sums.rank, windows.sums.microbatch, strict=True)]
+    table_pieces = [
+        (int(t), int(r), int(m))
+        for t, r, m in zip(windows.sums.table, windows.sums.rank, windows.sums.microbatch, strict=True)
+    ]
     asked = family.objective.formula.of(windows.sums) * windows.shift
-    by_window = [np.flatnonzero((windows.window[windows.sums.table] == v) & (windows.shift != 0))
-                 for v in range(len(windows.values))]
+    by_window = [
+        np.flatnonzero((windows.window[windows.sums.table] == v) & (windows.shift != 0))
+        for v in range(len(windows.values))
+    ]
     for value, rows in enumerate(by_window):
         places = {table_pieces[row] for row in rows}
         if len(places) != 1 or not windows.usable[value]:
@@ -69,5 +73,10 @@ def _read(family: Family, table: int, key: _Key, weight: float) -> PieceWeight:
     source = family.windows.tables[table]
     rows = [row for row in source.rows if (row.rank, row.microbatch) == key]
     return PieceWeight(
-        step=source.step, rank=key[0], microbatch=key[1], tokens=sum(row.tokens for row in rows),
-        loss_sum=sum(row.loss_sum for row in rows if row.mass > 0), relative_weight=weight)
+        step=source.step,
+        rank=key[0],
+        microbatch=key[1],
+        tokens=sum(row.tokens for row in rows),
+        loss_sum=sum(row.loss_sum for row in rows if row.mass > 0),
+        relative_weight=weight,
+    )

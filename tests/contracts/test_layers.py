@@ -19,12 +19,15 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))
-           if "mechanisms" not in path.parts and path != SOURCE / "__init__.py"}
+MODULES = {
+    module_name(path): path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if "mechanisms" not in path.parts and path != SOURCE / "__init__.py"
+}
 
 
 def imports(path: Path, *, at_load: bool) -> Iterator[str]:
-    """Absolute names that a module imports; with `at_load` only those outside functions. Imports for types don't count."""
+    """Absolute names that a module imports; with `at_load` only those outside functions; none for types."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     pending: list[ast.AST] = [tree]
     while pending:
@@ -56,13 +59,18 @@ def test_module_keeps_to_its_layer(module: str) -> None:
         if not name.startswith("weighbridge."):
             continue
         target = layer_of(name.removeprefix("weighbridge."))
-        assert target in allowed or name in ("weighbridge.__version__",), f"{module} ({layer}) imports {name} ({target})"
+        assert target in allowed or name in ("weighbridge.__version__",), (
+            f"{module} ({layer}) imports {name} ({target})"
+        )
 
 
 @pytest.mark.parametrize("package", RULES["outside"])
 def test_heavy_package_is_imported_only_where_it_may_be(package: str) -> None:
-    found = {module for module, path in MODULES.items()
-             if any(name.split(".")[0] == package for name in imports(path, at_load=True))}
+    found = {
+        module
+        for module, path in MODULES.items()
+        if any(name.split(".")[0] == package for name in imports(path, at_load=True))
+    }
     assert found <= set(RULES["outside"][package])
 
 

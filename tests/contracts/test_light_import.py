@@ -12,8 +12,11 @@ import pytest
 import weighbridge
 
 HEAVY = ("torch", "pydantic", "click", "rich", "matplotlib", "jinja2", "psutil", "transformers", "jax")
-MODULES = [name for _, name, _ in pkgutil.walk_packages(weighbridge.__path__, "weighbridge.")
-           if ".startup" not in name and ".mechanisms" not in name]
+MODULES = [
+    name
+    for _, name, _ in pkgutil.walk_packages(weighbridge.__path__, "weighbridge.")
+    if ".startup" not in name and ".mechanisms" not in name
+]
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -23,8 +26,11 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = ("import sys\nfrom weighbridge.cli import main\nsys.argv[1:] = ['--help']\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-            "print([name for name in ('torch', 'pydantic', 'matplotlib', 'numpy', 'rich') if name in sys.modules])")
+    code = (
+        "import sys\nfrom weighbridge.cli import main\nsys.argv[1:] = ['--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'pydantic', 'matplotlib', 'numpy', 'rich') if name in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip().endswith("[]")
 

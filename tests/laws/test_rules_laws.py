@@ -13,8 +13,12 @@ from weighbridge.rules import BASES
 from weighbridge.sums import Sums
 from weighbridge.verdict import judge_gradient, judge_reported
 
-OBJECTIVES = {"token-mean": BASES["token-mean"].formulas[0].of, "sequence-mean": BASES["sequence-mean"].formulas[0].of,
-              "sum": lambda s: np.ones_like(s.n), "constant:7": lambda s: np.full_like(s.n, 1 / 7)}
+OBJECTIVES = {
+    "token-mean": BASES["token-mean"].formulas[0].of,
+    "sequence-mean": BASES["sequence-mean"].formulas[0].of,
+    "sum": lambda s: np.ones_like(s.n),
+    "constant:7": lambda s: np.full_like(s.n, 1 / 7),
+}
 FORMULAS = [(rule.id, formula) for rule in BASES.values() for formula in rule.formulas]
 
 
@@ -99,8 +103,9 @@ def full_runs(draw: st.DrawFn) -> list[Table]:
 
 @given(full_runs(), st.sampled_from(FORMULAS), st.sampled_from(sorted(MASKS)), st.sampled_from(sorted(TIMES)))
 @settings(max_examples=200, deadline=None)
-def test_a_composition_is_named_by_its_most_specific_part(steps: list[Table], choice: tuple, mask: str,
-                                                          times: str) -> None:
+def test_a_composition_is_named_by_its_most_specific_part(
+    steps: list[Table], choice: tuple, mask: str, times: str
+) -> None:
     rule, formula = choice
 
     def weigh(sums: Sums) -> np.ndarray:

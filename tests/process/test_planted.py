@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import loops
 import pytest
-from ranks import run_ranks
 
+import loops
+from ranks import run_ranks
 from weighbridge.outcome import Verdict
 from weighbridge.verdict import judge_gradient, judge_reported
 from weighbridge.weigh.assemble import Assembled, assemble
@@ -20,8 +20,14 @@ THREE_AGAIN = [[[3, 9], [2], [11], [], [6]], [[], [13], [1, 4], [], [7, 8]], [[]
 TWO = [[[3, 5], [12], [1]], [[9], [2, 14], [6, 6]]]
 TWO_AGAIN = [[[7], [4, 2], [10]], [[1, 1], [15], [8, 3]]]
 
-FACTORS = {"scaled W": "W", "scaled 1/W": "1/W", "scaled M": "M", "scaled 1/M": "1/M", "scaled N/W": "N/W",
-           "scaled N": "N"}
+FACTORS = {
+    "scaled W": "W",
+    "scaled 1/W": "1/W",
+    "scaled M": "M",
+    "scaled 1/M": "1/M",
+    "scaled N/W": "N/W",
+    "scaled N": "N",
+}
 SEEN_IN_THE_LOG = [fault for fault in loops.LOSSES if fault != "token-mean"]
 
 
@@ -51,8 +57,7 @@ def test_planted_fault_is_caught_and_named(fault: str, tmp_path: Path, planted: 
     if fault in SEEN_IN_THE_LOG:
         logged = [judge_reported(number, "token-mean") for number in found.logged]
         planted(logged=", ".join(sorted({str(number.rule) for number in logged if number})))
-        assert {(number.verdict, number.rule) for number in logged if number} == {
-            (Verdict.WRONG, expected_rule(fault))}
+        assert {(number.verdict, number.rule) for number in logged if number} == {(Verdict.WRONG, expected_rule(fault))}
 
 
 @pytest.mark.parametrize(("steps", "world_size"), [([THREE, THREE_AGAIN], 3), ([TWO, TWO_AGAIN], 2)])

@@ -29,12 +29,17 @@ def test_right_finding_and_unknown_framework_stay_as_they_are() -> None:
     assert with_advice(wrong, None) == wrong
 
 
-@pytest.mark.parametrize(("sources", "versions", "framework"), [
-    (["transformers.Trainer.log"], {"accelerate": "1", "transformers": "5"}, "transformers"),
-    (["lightning.Logger.log_metrics"], {"lightning": "2"}, "lightning"),
-    ([], {"accelerate": "1"}, "accelerate"),
-    ([], {"accelerate": "1", "transformers": "5"}, None),
-    ([], {"torch": "2"}, None),
-])
-def test_framework_shows_by_logger_and_imports(sources: list[str], versions: dict[str, str], framework: str | None) -> None:
+@pytest.mark.parametrize(
+    ("sources", "versions", "framework"),
+    [
+        (["transformers.Trainer.log"], {"accelerate": "1", "transformers": "5"}, "transformers"),
+        (["lightning.Logger.log_metrics"], {"lightning": "2"}, "lightning"),
+        ([], {"accelerate": "1"}, "accelerate"),
+        ([], {"accelerate": "1", "transformers": "5"}, None),
+        ([], {"torch": "2"}, None),
+    ],
+)
+def test_framework_shows_by_logger_and_imports(
+    sources: list[str], versions: dict[str, str], framework: str | None
+) -> None:
     assert framework_of(sources, versions) == framework

@@ -302,3 +302,23 @@ def test_a_torn_last_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_dead_rank_without_anything_known_says_so() -> None:
     assert DeadRank(12) == DeadRank(pid=12, rank=None, signal=None, exit_code=None)
+
+
+def test_how_a_worker_ended_is_taken_from_whoever_started_it(tmp_path: Path) -> None:
+    # The starter takes the status away at once, as multiprocessing does, and says so only then.
+    code = """
+worker = spawn('start(1, 2); write(kind="step", step=0); time.sleep(60)')
+start(0, 2)
+while not (folder / f"process-{worker.pid}.jsonl").exists() or "step" not in (
+        folder / f"process-{worker.pid}.jsonl").read_text():
+    time.sleep(0.01)
+time.sleep(0.3)
+os.kill(worker.pid, signal.SIGSEGV)
+status = worker.wait()
+time.sleep(0.5)
+write(kind="worker-ended", worker=worker.pid, status=status)
+write(kind="exit", how="exception", message="RuntimeError: lost a worker")
+sys.exit(1)
+"""
+    result = run(tmp_path, code)
+    assert [(dead.rank, dead.signal) for dead in result.dead] == [(1, "SIGSEGV")]

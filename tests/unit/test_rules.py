@@ -16,13 +16,33 @@ from weighbridge.rules import BASES, DRIFTS, RULES, Kind, rule_of
 from weighbridge.sums import Sums
 
 MUST_EXIST = [
-    "token-mean", "sequence-mean", "mean-of-rank-means", "mean-over-non-empty-ranks", "mean-of-microbatch-means",
-    "mean-of-rank-microbatch-means", "mean-over-non-empty-pieces", "global-mean-per-microbatch",
-    "sequence-means-per-rank", "sequence-means-per-microbatch", "weighted-by-sequences", "padded-length-mean",
-    "unshifted-count", "count-shifted-twice", "scaled", "last-microbatch-only", "first-microbatch-dropped",
-    "single-rank-only", "dropped-pieces", "duplicated-items", "unsynchronised-ranks",
-    "earlier-microbatches-averaged-again", "doubled-each-microbatch", "clipped-inside-accumulation", "unexplained",
-    "sum", "constant",
+    "token-mean",
+    "sequence-mean",
+    "mean-of-rank-means",
+    "mean-over-non-empty-ranks",
+    "mean-of-microbatch-means",
+    "mean-of-rank-microbatch-means",
+    "mean-over-non-empty-pieces",
+    "global-mean-per-microbatch",
+    "sequence-means-per-rank",
+    "sequence-means-per-microbatch",
+    "weighted-by-sequences",
+    "padded-length-mean",
+    "unshifted-count",
+    "count-shifted-twice",
+    "scaled",
+    "last-microbatch-only",
+    "first-microbatch-dropped",
+    "single-rank-only",
+    "dropped-pieces",
+    "duplicated-items",
+    "unsynchronised-ranks",
+    "earlier-microbatches-averaged-again",
+    "doubled-each-microbatch",
+    "clipped-inside-accumulation",
+    "unexplained",
+    "sum",
+    "constant",
 ]
 
 
@@ -37,8 +57,11 @@ def all_weights(table: Table) -> dict[str, np.ndarray]:
     for rank in (0, 1):
         found[f"single-rank-only/{rank}"] = right * (sums.rank == rank)
     names, values = factor_table(sums.totals)
-    found |= {f"scaled/{name}": right * value for name, value in zip(names, values[:, 0], strict=True)
-              if np.isfinite(value) and value != 1}
+    found |= {
+        f"scaled/{name}": right * value
+        for name, value in zip(names, values[:, 0], strict=True)
+        if np.isfinite(value) and value != 1
+    }
     return {name: weights for name, weights in found.items() if np.isfinite(weights).all()}
 
 
@@ -61,8 +84,11 @@ ALIASES = [{"padded-length-mean/global", "scaled/N/sum T"}]
 def test_all_pairs_of_rules_are_told_apart() -> None:
     weights = all_weights(tables([CELLS])[0])
     # variants of one rule may coincide: this design has no sequence whose labels are all masked
-    close = [{a, b} for a, b in itertools.combinations(weights, 2)
-             if a.split("/")[0] != b.split("/")[0] and np.allclose(weights[a], weights[b], rtol=1e-4, atol=0)]
+    close = [
+        {a, b}
+        for a, b in itertools.combinations(weights, 2)
+        if a.split("/")[0] != b.split("/")[0] and np.allclose(weights[a], weights[b], rtol=1e-4, atol=0)
+    ]
     assert close == ALIASES
     assert len(weights) > 60
 
@@ -97,9 +123,15 @@ def test_unknown_lengths_make_the_padded_variants_not_apply() -> None:
     assert all(np.isnan(f(columns)).all() for f in BASES["padded-length-mean"].formulas)
 
 
-@pytest.mark.parametrize(("text", "rule", "weight"), [
-    ("token-mean", "token-mean", 1 / 6), ("sum", "sum", 1.0), ("constant:512", "constant", 1 / 512),
-    (" sequence-mean ", "sequence-mean", 1 / 4)])
+@pytest.mark.parametrize(
+    ("text", "rule", "weight"),
+    [
+        ("token-mean", "token-mean", 1 / 6),
+        ("sum", "sum", 1.0),
+        ("constant:512", "constant", 1 / 512),
+        (" sequence-mean ", "sequence-mean", 1 / 4),
+    ],
+)
 def test_objectives(text: str, rule: str, weight: float) -> None:
     objective = parse_objective(text)
     assert (objective.rule, rule_of(objective.text).id) == (rule, rule)

@@ -16,10 +16,11 @@ from weighbridge.readings import LoggedNumber
 from weighbridge.weigh.conclude import conclude, unread_gradient
 from weighbridge.weigh.launch import CommandResult
 from weighbridge.weigh.running import DeadRank
-from weighbridge.weigh.session import Weighing, WeighOptions, weigh_command
+from weighbridge.weigh.session import TRACER_NOTE, Weighing, WeighOptions, weigh_command
 from weighbridge.weigh.watch import ProcessRecord
 
 NUMBER = LoggedNumber(name="loss", source="weighbridge.report", phase="training", rank=0, values=(), epsilon=1e-7)
+LOSSLESS = ProcessRecord(pid=3, stepped_without_loss=True)
 RANK = ProcessRecord(pid=11, rank=0, world_size=2, steps=3)
 
 
@@ -151,8 +152,9 @@ def test_a_short_training_is_noted() -> None:
     [
         (StubAssembly(None, steps=0, saw_torch=False, saw_loss=False), (), "no process of the command ran"),
         (StubAssembly(None, steps=0), (ProcessRecord(pid=3),), "no optimizer step was seen"),
-        (StubAssembly(None, steps=3, saw_loss=False), (RANK,), "no loss was seen. weighbridge sees"),
-        (StubAssembly(None, steps=0, saw_loss=False), (ProcessRecord(pid=3),), "no optimizer step with a loss"),
+        (StubAssembly(None, steps=3, saw_loss=False), (RANK,), "no loss was seen, though an optimizer stepped."),
+        (StubAssembly(None, steps=0, saw_loss=False), (ProcessRecord(pid=3),), "no optimizer step was seen."),
+        (StubAssembly(None, steps=0, saw_loss=False), (LOSSLESS,), "no loss was seen, though an optimizer stepped."),
         (StubAssembly(None, steps=3), (RANK,), "the probe's gradient was read in none of 3 steps."),
         (StubAssembly(gradient=None, problems=["every label is masked in step 0"]), (RANK,), "every label is masked"),
     ],
@@ -182,7 +184,8 @@ def test_a_run_with_problems_keeps_its_records_and_says_where(monkeypatch: pytes
     weighing = weigh(record + "raise SystemExit(5)")
     (folder,) = tmp_path.iterdir()
     assert weighing.record_folder == folder
-    assert weighing.outcome.notes == [f"the records are kept in {folder}"]
+    # The command failed after its first step, when the tracer came in: the note on the tracer may explain that.
+    assert weighing.outcome.notes == [TRACER_NOTE, f"the records are kept in {folder}"]
 
 
 def test_a_run_that_recorded_nothing_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -256,3 +259,20 @@ def test_causes_come_before_what_followed_from_them() -> None:
         "rank 0 of 2",
         "the command",
     ]
+
+
+def test_a_loss_that_is_not_finite_leaves_right_open_and_wrong_standing() -> None:
+    place = "the loss is NaN in step 1, rank 1, microbatch 0, sequence 0 (cross_entropy)."
+    assembly = StubAssembly(world_size=2, steps=3, problems=[place], not_finite=place)
+    outcome = concluded(DONE, assembly=assembly)
+    assert outcome.verdict is Verdict.INCONCLUSIVE
+    assert outcome.reason == f"T{place[1:]} What was weighed until then is right."
+    assert concluded(DONE, "wrong", assembly=assembly).verdict is Verdict.WRONG
+    assert outcome.problems == [place]
+
+
+def test_ranks_that_disagree_show_no_rule(tmp_path: Path) -> None:
+    problem = "rank 1 of 2 recorded 3 microbatches in step 0, rank 0 recorded 2. They can't be compared."
+    parts = stub_parts("wrong", StubAssembly(problems=[problem], comparable=False))
+    gradient = weigh_command(["true"], WeighOptions(), record_folder=tmp_path, parts=parts).outcome.gradient
+    assert (gradient.rule, gradient.story, gradient.remedy) == (None, "", "")

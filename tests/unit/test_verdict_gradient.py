@@ -59,7 +59,7 @@ def test_every_drift_is_named(rule: str, formula: Formula) -> None:
 def test_a_drift_over_many_microbatches_is_not_mistaken_for_lost_ones() -> None:
     random = np.random.default_rng(5)
     deep = [Table.from_counts(random.integers(1, 40, (8, 16, 1)).tolist(), step=step) for step in range(2)]
-    found = judge_gradient(planted(lambda s: s.W ** -s.later / s.N, deep), "token-mean")
+    found = judge_gradient(planted(lambda s: s.W**-s.later / s.N, deep), "token-mean")
     assert found.rule == "earlier-microbatches-averaged-again"
 
 
@@ -72,32 +72,35 @@ def test_noise_where_a_piece_was_lost_is_not_a_weight() -> None:
 
 
 def test_a_drift_on_rank_means_says_so() -> None:
-    found = judge_gradient(planted(lambda s: 2.0 ** s.later * rank_means(s)), "token-mean")
+    found = judge_gradient(planted(lambda s: 2.0**s.later * rank_means(s)), "token-mean")
     assert found.rule == "doubled-each-microbatch"
     assert "combined with mean-of-rank-means" in found.reason
 
 
-@pytest.mark.parametrize(("name", "weigh"), [
-    ("W", lambda s: s.W / s.N),
-    ("1/W", lambda s: 1 / (s.W * s.N)),
-    ("M", lambda s: s.M / s.N),
-    ("1/M", lambda s: 1 / (s.M * s.N)),
-    ("W*M", lambda s: s.W * s.M / s.N),
-    ("1/(W*M)", lambda s: 1 / (s.W * s.M * s.N)),
-    ("N", lambda s: np.ones_like(s.n)),
-    ("N/W", lambda s: 1 / s.W),
-    ("N/M", lambda s: 1 / s.M),
-    ("N/(W*M)", lambda s: 1 / (s.W * s.M)),
-    ("N/B", lambda s: 1 / s.B),
-    ("W+/W", lambda s: s.W_plus / (s.W * s.N)),
-    ("W/W+", lambda s: s.W / (s.W_plus * s.N)),
-    ("N/n_0", lambda s: 1 / s.totals.n_first_rank[s.table]),
-    ("N/(W*n_0)", lambda s: 1 / (s.W * s.totals.n_first_rank[s.table])),
-    ("N/(M*n_last)", lambda s: 1 / (s.M * s.totals.n_last_microbatch[s.table])),
-    ("N/(N+W-W+)", lambda s: 1 / (s.N + s.W - s.W_plus)),
-    ("N/(W*floor(N/W))", lambda s: 1 / (s.W * np.floor(s.N / s.W))),
-    ("N/(W*ceil(N/W))", lambda s: 1 / (s.W * np.ceil(s.N / s.W))),
-])
+@pytest.mark.parametrize(
+    ("name", "weigh"),
+    [
+        ("W", lambda s: s.W / s.N),
+        ("1/W", lambda s: 1 / (s.W * s.N)),
+        ("M", lambda s: s.M / s.N),
+        ("1/M", lambda s: 1 / (s.M * s.N)),
+        ("W*M", lambda s: s.W * s.M / s.N),
+        ("1/(W*M)", lambda s: 1 / (s.W * s.M * s.N)),
+        ("N", lambda s: np.ones_like(s.n)),
+        ("N/W", lambda s: 1 / s.W),
+        ("N/M", lambda s: 1 / s.M),
+        ("N/(W*M)", lambda s: 1 / (s.W * s.M)),
+        ("N/B", lambda s: 1 / s.B),
+        ("W+/W", lambda s: s.W_plus / (s.W * s.N)),
+        ("W/W+", lambda s: s.W / (s.W_plus * s.N)),
+        ("N/n_0", lambda s: 1 / s.totals.n_first_rank[s.table]),
+        ("N/(W*n_0)", lambda s: 1 / (s.W * s.totals.n_first_rank[s.table])),
+        ("N/(M*n_last)", lambda s: 1 / (s.M * s.totals.n_last_microbatch[s.table])),
+        ("N/(N+W-W+)", lambda s: 1 / (s.N + s.W - s.W_plus)),
+        ("N/(W*floor(N/W))", lambda s: 1 / (s.W * np.floor(s.N / s.W))),
+        ("N/(W*ceil(N/W))", lambda s: 1 / (s.W * np.ceil(s.N / s.W))),
+    ],
+)
 def test_every_factor_is_named(name: str, weigh: Weigh) -> None:
     found = judge_gradient(planted(weigh), "token-mean")
     assert (found.verdict, found.rule, found.factor_name) == (Verdict.WRONG, "scaled", name)
@@ -112,8 +115,7 @@ def test_where_two_names_fit_the_simpler_one_comes_first() -> None:
 
 
 def test_another_base_times_a_factor() -> None:
-    found = judge_gradient(
-        planted(lambda s: s.M * BASES["mean-of-microbatch-means"].formulas[0].of(s)), "token-mean")
+    found = judge_gradient(planted(lambda s: s.M * BASES["mean-of-microbatch-means"].formulas[0].of(s)), "token-mean")
     assert (found.rule, found.factor_name, found.factor) == ("mean-of-microbatch-means", "M", pytest.approx(5.0))
     assert found.verdict is Verdict.WRONG
 
@@ -129,12 +131,15 @@ def test_weights_that_nothing_explains() -> None:
     assert (found.verdict, found.rule) == (Verdict.WRONG, "unexplained")
 
 
-@pytest.mark.parametrize(("rule", "mask"), [
-    ("last-microbatch-only", lambda s: s.microbatch == s.M - 1),
-    ("first-microbatch-dropped", lambda s: s.microbatch > 0),
-    ("single-rank-only", lambda s: s.rank == 1),
-    ("dropped-pieces", lambda s: ~((s.rank == 1) & (s.microbatch == 2))),
-])
+@pytest.mark.parametrize(
+    ("rule", "mask"),
+    [
+        ("last-microbatch-only", lambda s: s.microbatch == s.M - 1),
+        ("first-microbatch-dropped", lambda s: s.microbatch > 0),
+        ("single-rank-only", lambda s: s.rank == 1),
+        ("dropped-pieces", lambda s: ~((s.rank == 1) & (s.microbatch == 2))),
+    ],
+)
 def test_lost_pieces(rule: str, mask: Weigh) -> None:
     found = judge_gradient(planted(lambda s: mask(s) / s.N), "token-mean")
     assert (found.verdict, found.rule, found.factor) == (Verdict.WRONG, rule, None)
@@ -156,8 +161,9 @@ def test_no_weight_at_all() -> None:
 
 def test_a_short_last_accumulation_divided_by_the_full_length() -> None:
     steps = [Table.from_counts([[[3], [8], [5]], [[6], [2], [9]]], step=0), Table.from_counts([[[4]], [[7]]], step=1)]
-    given = reading(WeighedTerm("loss", tuple(
-        weighed(t, lambda s, k=k: k / s.N) for t, k in zip(steps, (1.0, 1 / 3), strict=True))))
+    given = reading(
+        WeighedTerm("loss", tuple(weighed(t, lambda s, k=k: k / s.N) for t, k in zip(steps, (1.0, 1 / 3), strict=True)))
+    )
     found = judge_gradient(given, "token-mean")
     assert (found.rule, found.factor_name) == ("scaled", "M/largest M")
 
@@ -173,8 +179,10 @@ def test_a_clip_inside_the_accumulation_is_predicted() -> None:
     clips = [Clip(step, rank, 3, 0.31 + 0.1 * step) for step in range(3) for rank in range(3)]
     outer = [Clip(step, rank, 5, 0.5) for step in range(3) for rank in range(3)]
 
-    steps = [weighed(table, lambda s, i=i: np.where(s.microbatch < 3, 0.31 + 0.1 * i, 1.0) / s.N)
-             for i, table in enumerate(tables())]
+    steps = [
+        weighed(table, lambda s, i=i: np.where(s.microbatch < 3, 0.31 + 0.1 * i, 1.0) / s.N)
+        for i, table in enumerate(tables())
+    ]
     given = reading(WeighedTerm("loss", tuple(steps)), clips=(*clips, *outer))
     found = judge_gradient(given, "token-mean")
     assert (found.rule, found.verdict) == ("clipped-inside-accumulation", Verdict.WRONG)
@@ -186,7 +194,8 @@ def test_an_even_split_lists_what_it_cannot_tell() -> None:
     found = judge_gradient(planted(right, even), "token-mean")
     assert found.verdict is Verdict.RIGHT
     assert {"mean-of-rank-means", "mean-of-microbatch-means", "sequence-mean", "padded-length-mean"} <= set(
-        found.indistinguishable)
+        found.indistinguishable
+    )
     assert "last-microbatch-only" not in found.indistinguishable
 
 
@@ -284,8 +293,11 @@ def test_sequences_are_shown_where_a_piece_has_several() -> None:
 
 @pytest.mark.parametrize("objective", ["sequence-mean", "sum", "constant:64"])
 def test_other_objectives(objective: str) -> None:
-    weigh = {"sequence-mean": BASES["sequence-mean"].formulas[0].of, "sum": lambda s: np.ones_like(s.n),
-             "constant:64": lambda s: np.full_like(s.n, 1 / 64)}[objective]
+    weigh = {
+        "sequence-mean": BASES["sequence-mean"].formulas[0].of,
+        "sum": lambda s: np.ones_like(s.n),
+        "constant:64": lambda s: np.full_like(s.n, 1 / 64),
+    }[objective]
     found = judge_gradient(planted(weigh), objective)
     assert (found.verdict, found.rule) == (Verdict.RIGHT, objective.split(":")[0])
     wrong = judge_gradient(planted(right), objective)
@@ -296,8 +308,9 @@ def test_other_objectives(objective: str) -> None:
 
 
 def with_contents(table: Table, contents: list[str | None]) -> Table:
-    return replace(table, rows=tuple(replace(row, content=content)
-                                     for row, content in zip(table.rows, contents, strict=True)))
+    return replace(
+        table, rows=tuple(replace(row, content=content) for row, content in zip(table.rows, contents, strict=True))
+    )
 
 
 def judged(table: Table) -> tuple[Verdict, str | None, str]:
@@ -325,8 +338,9 @@ def test_replicated_ranks_are_only_remarked() -> None:
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_piece_that_ran_backward_twice(times: int) -> None:
-    found = judge_gradient(planted(lambda s: np.where((s.rank == 1) & (s.microbatch == 2), times, 1) / s.N),
-                           "token-mean")
+    found = judge_gradient(
+        planted(lambda s: np.where((s.rank == 1) & (s.microbatch == 2), times, 1) / s.N), "token-mean"
+    )
     assert (found.verdict, found.rule) == (Verdict.WRONG, "duplicated-items")
     assert "step 0 rank 1 microbatch 2" in found.reason
 
@@ -373,8 +387,10 @@ def test_a_scalar_term_off_by_a_named_factor(factor: float, name: str) -> None:
 
 def test_a_scalar_term_off_by_the_token_count_of_its_step() -> None:
     counts = [table.columns.mass.sum() for table in tables()]
-    made = tuple(replace(table, rows=tuple(replace(row, weight=0.01 / count / 15) for row in table.rows))
-                 for table, count in zip(auxiliary(1.0).tables, counts, strict=True))
+    made = tuple(
+        replace(table, rows=tuple(replace(row, weight=0.01 / count / 15) for row in table.rows))
+        for table, count in zip(auxiliary(1.0).tables, counts, strict=True)
+    )
     aux = replace(auxiliary(1.0), tables=made, coefficient=0.01)
     found = judge_gradient(reading(main_term(), aux), "token-mean")
     assert (found.rule, found.factor_name) == ("scaled", "1/N")

@@ -84,7 +84,7 @@ def test_a_factor_is_named(name: str, factor: float) -> None:
 
 def test_a_window_of_two_steps() -> None:
     steps = rounds(16)
-    windows = [steps[i:i + 2] for i in range(0, 16, 2)]
+    windows = [steps[i : i + 2] for i in range(0, 16, 2)]
     for rule in ("token-mean", "mean-of-microbatch-means"):
         values = [round(float(np.mean([value_of(t, base(rule)) for t in w])), 4) for w in windows]
         found = judged(logged(values, windows))
@@ -93,7 +93,7 @@ def test_a_window_of_two_steps() -> None:
 
 def test_only_the_last_step_of_a_window() -> None:
     steps = rounds(16)
-    windows = [steps[i:i + 2] for i in range(0, 16, 2)]
+    windows = [steps[i : i + 2] for i in range(0, 16, 2)]
     found = judged(logged([value_of(w[-1], right) for w in windows], windows))
     assert (found.verdict, found.rule) == (Verdict.RIGHT, "token-mean")
     assert "only the last step of the window" in found.reason
@@ -101,26 +101,31 @@ def test_only_the_last_step_of_a_window() -> None:
 
 def test_a_window_that_was_added_up() -> None:
     steps = rounds(18)
-    windows = [steps[i:i + 3] for i in range(0, 18, 3)]
+    windows = [steps[i : i + 3] for i in range(0, 18, 3)]
     found = judged(logged([sum(value_of(t, right) for t in w) for w in windows], windows))
     assert (found.rule, found.factor, found.factor_name) == ("scaled", 3.0, "steps per window")
 
 
 def on(rank: int | None, last: bool = False) -> Weigh:
     """The mean over what one rank saw, or over the last microbatch."""
+
     def weigh(sums: Sums) -> np.ndarray:
         rows = np.ones(len(sums.n), dtype=bool) if rank is None else sums.rank == rank
         if last:
             rows &= sums.microbatch == sums.M - 1
         return rows / (sums.n * rows).sum()
+
     return weigh
 
 
-@pytest.mark.parametrize(("rule", "weigh", "words"), [
-    ("single-rank-only", on(1), "only the tokens of rank 1"),
-    ("last-microbatch-only", on(None, last=True), "only the last microbatch"),
-    ("last-microbatch-only", on(1, last=True), "only the last microbatch of rank 1"),
-])
+@pytest.mark.parametrize(
+    ("rule", "weigh", "words"),
+    [
+        ("single-rank-only", on(1), "only the tokens of rank 1"),
+        ("last-microbatch-only", on(None, last=True), "only the last microbatch"),
+        ("last-microbatch-only", on(1, last=True), "only the last microbatch of rank 1"),
+    ],
+)
 def test_a_part_of_the_data(rule: str, weigh: Weigh, words: str) -> None:
     steps = rounds(15)
     found = judged(logged([value_of(t, weigh) for t in steps], singles(steps), rank=1))
@@ -168,16 +173,21 @@ def test_a_perplexity(rule: str, verdict: Verdict) -> None:
     assert "exponential" in found.reason
 
 
-@pytest.mark.parametrize(("name", "values"), [
-    ("lr", [5e-5] * 12),
-    ("lr", [5e-5 * (1 - i / 12) for i in range(12)]),
-    ("epoch", [0.5 * (i + 1) for i in range(12)]),
-    ("epoch", [float(i + 1) for i in range(12)]),
-    ("step", [float(10 * i) for i in range(12)]),
-    ("grad_norm", [1.2, 0.9, 1.7, 1.1, 0.8, 1.25, 1.4, 0.7, 1.9, 1.3, 1.21, 0.6]),
-    ("tokens_per_second", [10234.1, 10100.7, 9988.2, 10301.9, 10111.3, 10220.4, 10190.2, 9877.1, 10222.2, 10009.3,
-                           10123.8, 10087.6]),
-])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lr", [5e-5] * 12),
+        ("lr", [5e-5 * (1 - i / 12) for i in range(12)]),
+        ("epoch", [0.5 * (i + 1) for i in range(12)]),
+        ("epoch", [float(i + 1) for i in range(12)]),
+        ("step", [float(10 * i) for i in range(12)]),
+        ("grad_norm", [1.2, 0.9, 1.7, 1.1, 0.8, 1.25, 1.4, 0.7, 1.9, 1.3, 1.21, 0.6]),
+        (
+            "tokens_per_second",
+            [10234.1, 10100.7, 9988.2, 10301.9, 10111.3, 10220.4, 10190.2, 9877.1, 10222.2, 10009.3, 10123.8, 10087.6],
+        ),
+    ],
+)
 def test_unrelated_numbers_are_left_alone(name: str, values: list[float]) -> None:
     assert judge_reported(logged(values, singles(rounds(12)), name=name), "token-mean") is None
 
@@ -193,8 +203,9 @@ def test_a_number_that_moves_by_no_known_rule() -> None:
     def odd(sums: Sums) -> np.ndarray:
         return (1 + 0.4 * np.sin(1 + 2 * sums.rank + 3 * sums.microbatch)) / sums.N
 
-    steps = [replace(t, rows=tuple(replace(r, loss_sum=2.5 * r.mass) for r in t.rows))
-             for t in rounds(15, constant=40.0)]
+    steps = [
+        replace(t, rows=tuple(replace(r, loss_sum=2.5 * r.mass) for r in t.rows)) for t in rounds(15, constant=40.0)
+    ]
     found = judged(logged([value_of(t, odd) for t in steps], singles(steps), name="train/loss"))
     assert (found.rule, found.verdict) == ("unexplained", Verdict.WRONG)
     assert all(p.relative_weight is not None for p in found.pieces)
@@ -215,8 +226,10 @@ def test_values_that_cannot_tell_say_what_they_could_not_tell() -> None:
     assert {"mean-of-rank-means", "sequence-mean"} <= set(found.indistinguishable)
 
 
-@pytest.mark.parametrize(("rule", "index"), [("token-mean", 0), ("mean-of-microbatch-means", 0),
-                                             ("weighted-by-sequences", 1), ("sequence-mean", 0)])
+@pytest.mark.parametrize(
+    ("rule", "index"),
+    [("token-mean", 0), ("mean-of-microbatch-means", 0), ("weighted-by-sequences", 1), ("sequence-mean", 0)],
+)
 def test_an_evaluation_pass_with_constants_everywhere(rule: str, index: int) -> None:
     passes = []
     for step in range(3):
@@ -275,8 +288,11 @@ def test_nothing_to_compare_with() -> None:
 
 @pytest.mark.parametrize("objective", ["sequence-mean", "sum", "constant:40"])
 def test_other_objectives(objective: str) -> None:
-    weigh = {"sequence-mean": base("sequence-mean"), "sum": lambda s: np.ones_like(s.n),
-             "constant:40": lambda s: np.full_like(s.n, 1 / 40)}[objective]
+    weigh = {
+        "sequence-mean": base("sequence-mean"),
+        "sum": lambda s: np.ones_like(s.n),
+        "constant:40": lambda s: np.full_like(s.n, 1 / 40),
+    }[objective]
     steps = rounds(12)
     assert judged(logged([value_of(t, weigh) for t in steps], singles(steps)), objective).verdict is Verdict.RIGHT
     other = judged(logged([value_of(t, right) for t in steps], singles(steps)), objective)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 from weighbridge.pieces import Row, Table
 from weighbridge.readings import Clip, GradientReading, LoggedNumber, LoggedValue, WeighedTerm
 from weighbridge.weigh import problems as problems_
@@ -38,6 +37,7 @@ class Assembled:
     saw_torch: bool = True  # some process of the command imported torch and could be weighed
     saw_loss: bool = True  # some process computed a loss on which the probe sits
     comparable: bool = True  # ranks agree about the microbatches of a step
+    not_finite: str = ""  # where a loss was first NaN or infinite
 
 
 def assemble(folder: Path) -> Assembled:
@@ -62,6 +62,7 @@ def assemble(folder: Path) -> Assembled:
         saw_torch=bool(records.ranks or records.bystanders),
         saw_loss=any(record.microbatches for record in records.ranks.values()),
         comparable=problems_.comparable(records, steps),
+        not_finite=problems_.first_not_finite(records),
     )
 
 
@@ -74,7 +75,8 @@ def _complete_steps(records: Records) -> list[int]:
 
 
 def _microbatches(records: Records, step: int) -> int:
-    return max(record.steps[step]["microbatches"] for record in records.ranks.values())
+    most: int = max(record.steps[step]["microbatches"] for record in records.ranks.values())
+    return most
 
 
 # -- the probe's gradient ---------------------------------------------------------------------------------------------
@@ -111,8 +113,12 @@ class _View:
 
     def _held_before(self, rank: int, slot: int) -> bool:
         """Some lower rank holds this slot too, and had a zero there."""
-        return any(start // 2 <= slot < end // 2 for lower, line in self.lines.items() if lower < rank
-                   for start, end in line["held"])
+        return any(
+            start // 2 <= slot < end // 2
+            for lower, line in self.lines.items()
+            if lower < rank
+            for start, end in line["held"]
+        )
 
     def _compare(self, rank: int, one: float, other: float) -> None:
         largest = max(abs(one), abs(other))
@@ -131,7 +137,7 @@ class _View:
 
 
 def _last_clip(lines: Iterable[Line]) -> float:
-    """What active clips after the last microbatch multiplied the gradient by; ranks without a view of it say nothing."""
+    """What active clips after the last microbatch multiplied the gradient by; a rank without a view says nothing."""
     for line in lines:
         factor = 1.0
         for microbatches, value in line["clips"]:
@@ -146,7 +152,8 @@ def _gradient(records: Records, names: TermNames, views: dict[int, _View]) -> Gr
     views = {step: view for step, view in views.items() if view.read}
     if not views:
         return None
-    terms, spread, dtypes = [], 0.0, set()
+    terms, spread = [], 0.0
+    dtypes: set[str] = set()
     for name in names.ordered:
         tables = []
         for step, view in views.items():
@@ -160,7 +167,9 @@ def _gradient(records: Records, names: TermNames, views: dict[int, _View]) -> Gr
     dtypes |= {line["dtype"] for view in views.values() for line in view.lines.values()}
     clips = tuple(
         Clip(step, rank, microbatches, factor)
-        for step, view in views.items() for rank, line in view.lines.items() for microbatches, factor in line["clips"]
+        for step, view in views.items()
+        for rank, line in view.lines.items()
+        for microbatches, factor in line["clips"]
     )
     return GradientReading(
         terms=tuple(terms),
@@ -178,13 +187,17 @@ def _epsilon(dtypes: set[str], spread: float) -> float:
     seen = max((EPSILON.get(dtype, EPSILON["bfloat16"]) for dtype in dtypes), default=EPSILON["float32"])
     if spread <= 16 * seen:
         return seen
-    return next((epsilon for epsilon in sorted(EPSILON.values()) if epsilon > seen and spread <= epsilon),
-                EPSILON["bfloat16"])
+    return next(
+        (epsilon for epsilon in sorted(EPSILON.values()) if epsilon > seen and spread <= epsilon), EPSILON["bfloat16"]
+    )
 
 
-def _weighed_rows(records: Records, names: TermNames, name: str, step: int,
-                  view: _View) -> tuple[list[Row], float, set[str]]:
-    rows, spread, dtypes = [], 0.0, set()
+def _weighed_rows(
+    records: Records, names: TermNames, name: str, step: int, view: _View
+) -> tuple[list[Row], float, set[str]]:
+    rows: list[Row] = []
+    dtypes: set[str] = set()
+    spread = 0.0
     for rank, record in records.ranks.items():
         lines = [line for line in record.microbatches if line["step"] == step and names.of(line) == name]
         own = _rows(rank, lines)
@@ -206,8 +219,18 @@ def _slots(line: Line) -> list[int | None]:
 
 
 def _with_weight(row: Row, weight: float | None) -> Row:
-    return Row(row.rank, row.microbatch, row.sequence, row.tokens, row.mass, row.loss_sum, row.length, row.content,
-               row.constant, weight)
+    return Row(
+        row.rank,
+        row.microbatch,
+        row.sequence,
+        row.tokens,
+        row.mass,
+        row.loss_sum,
+        row.length,
+        row.content,
+        row.constant,
+        weight,
+    )
 
 
 def _rows(rank: int, lines: list[Line]) -> list[Row]:
@@ -216,13 +239,15 @@ def _rows(rank: int, lines: list[Line]) -> list[Row]:
     number: dict[int, int] = {}
     for line in lines:
         contents = line["content"] or [None] * len(line["tokens"])
-        for tokens, mass, loss_sum, content in zip(line["tokens"], line["mass"], line["loss_sum"], contents,
-                                                   strict=True):
+        for tokens, mass, loss_sum, content in zip(
+            line["tokens"], line["mass"], line["loss_sum"], contents, strict=True
+        ):
             microbatch = line["microbatch"]
             sequence = number.get(microbatch, 0)
             number[microbatch] = sequence + 1
-            rows.append(Row(rank, microbatch, sequence, tokens, mass, loss_sum, line["length"], content,
-                            line["constant"]))
+            rows.append(
+                Row(rank, microbatch, sequence, tokens, mass, loss_sum, line["length"], content, line["constant"])
+            )
     return rows
 
 
@@ -244,8 +269,9 @@ def _logged(records: Records, names: TermNames, steps: list[int]) -> Iterable[Lo
                 yield LoggedNumber(name, source, phase, rank, tuple(values), _epsilon(dtypes, 0.0))
 
 
-def _values(records: Records, names: TermNames, main: str, steps: list[int], rank: int,
-            lines: list[tuple[Line, list[Line]]]) -> list[LoggedValue]:
+def _values(
+    records: Records, names: TermNames, main: str, steps: list[int], rank: int, lines: list[tuple[Line, list[Line]]]
+) -> list[LoggedValue]:
     values, done = [], 0
     for line, unfinished in lines:
         if line["phase"] == "evaluation":
@@ -265,37 +291,52 @@ def _values(records: Records, names: TermNames, main: str, steps: list[int], ran
 
 
 def _step_table(records: Records, names: TermNames, main: str, step: int) -> Table:
-    rows = [row for rank, record in records.ranks.items()
-            for row in _rows(rank, [line for line in record.microbatches
-                                    if line["step"] == step and names.of(line) == main])]
+    rows = [
+        row
+        for rank, record in records.ranks.items()
+        for row in _rows(
+            rank, [line for line in record.microbatches if line["step"] == step and names.of(line) == main]
+        )
+    ]
     return Table(tuple(rows), records.world_size, _microbatches(records, step), step, main)
 
 
-def _running_table(records: Records, names: TermNames, main: str, line: Line, unfinished: list[Line],
-                   reporter: int) -> Table:
+def _running_table(
+    records: Records, names: TermNames, main: str, line: Line, unfinished: list[Line], reporter: int
+) -> Table:
     """The step in which a number was logged: the reporter's microbatches so far, and the same ones of other ranks."""
     rows = []
     for rank, record in records.ranks.items():
-        own = unfinished if rank == reporter else [
-            other for other in record.microbatches
-            if other["step"] == line["step"] and other["microbatch"] < line["microbatches"]]
+        own = (
+            unfinished
+            if rank == reporter
+            else [
+                other
+                for other in record.microbatches
+                if other["step"] == line["step"] and other["microbatch"] < line["microbatches"]
+            ]
+        )
         rows += _rows(rank, [other for other in own if names.of(other) == main])
     return Table(tuple(rows), records.world_size, line["microbatches"], line["step"], main)
 
 
 def _evaluation_table(records: Records, names: TermNames, main: str, line: Line, reporter: RankRecord) -> Table | None:
     start, end = line["batches"]
-    last = all(other.get("batches", [0, 0])[0] <= start for other, _ in reporter.reported
-               if other.get("evaluation") == line["evaluation"])
+    last = all(
+        other.get("batches", [0, 0])[0] <= start
+        for other, _ in reporter.reported
+        if other.get("evaluation") == line["evaluation"]
+    )
     rows = []
     for rank, record in records.ranks.items():
         to = end if rank == reporter.rank or not last else max(end, 1 << 30)
-        own = [dict(other, microbatch=other["microbatch"] - start) for other in record.evaluation
-               if other["evaluation"] == line["evaluation"] and start <= other["microbatch"] < to]
+        own = [
+            dict(other, microbatch=other["microbatch"] - start)
+            for other in record.evaluation
+            if other["evaluation"] == line["evaluation"] and start <= other["microbatch"] < to
+        ]
         rows += _rows(rank, [other for other in own if names.of(other, evaluation=True) == main])
     if not rows:
         return None
     microbatches = max(row.microbatch for row in rows) + 1
     return Table(tuple(rows), records.world_size, microbatches, line["evaluation"], main)
-
-

@@ -8,11 +8,13 @@ the probe needs to join the loss under the same reduction:
     mean   sum / denominator the same, over the same denominator
 
 An item is a label for losses over classes, and one element for all others ("batchmean" of kl_div: one entry of the
-first dim). The mass of an item is its class weight where the loss divides by the sum of class weights, else 1.
+first dim). The mass of an item is its own weight where the function's mean divides by the sum of weights (class
+weights; mse_loss and l1_loss), else 1. An element whose weight is 0 is masked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -37,6 +39,7 @@ FUNCTIONS: tuple[str, ...] = (
     "kl_div",
 )
 _OVER_CLASSES = ("cross_entropy", "nll_loss")
+_BY_WEIGHT = ("mse_loss", "l1_loss")  # their mean divides by the sum of the elements' weights, not by the elements
 SLICE = 1 << 22  # elements of the input that a second pass over the losses may hold at a time
 
 
@@ -50,7 +53,8 @@ class Call:
         valid: which items count, bool [items] flat; None where all do.
         mass: the items' own weights [items] flat; None where all are 1.
         count: what "mean" divides by, a scalar tensor or a number.
-        one_pass: True where the unreduced losses, summed and divided here, have the gradients of the call itself.
+        over_labels: True where the loss is the negated log-probability of a label, so that `from_labels` gives loss
+            and unreduced losses in one pass over the input.
         batch_rows: the first dim of `shape` is the batch.
         per_item: computes the unreduced losses [items] flat without a graph.
     """
@@ -60,7 +64,7 @@ class Call:
     valid: Tensor | None
     mass: Tensor | None
     count: Tensor | float
-    one_pass: bool
+    over_labels: bool
     batch_rows: bool
     per_item: Callable[[], Tensor]
 
@@ -106,20 +110,29 @@ def _over_classes(original: Any, arguments: dict[str, Any], values: Tensor, targ
     if values.shape == target.shape and target.is_floating_point():  # class probabilities
         shape = tuple(values.shape[:1] + values.shape[2:]) if values.dim() > 1 else ()
         count = float(values.numel() // values.shape[1 if values.dim() > 1 else 0])
-        return Call(shape, arguments["reduction"], None, None, count, False, len(shape) > 1,
-                    _second_pass(original, arguments))
+        return Call(
+            shape, arguments["reduction"], None, None, count, False, len(shape) > 1, _second_pass(original, arguments)
+        )
     if target.is_floating_point() or target.dim() not in (values.dim() - 1, 0):
         return None
     flat = target.reshape(-1)
     valid = flat != arguments["ignore_index"]
     mass = None
     if weight is not None:
-        chosen = weight.detach()[flat.clamp(min=0)]
+        # An ignored label may lie on either side of the classes, and a label that lies there is torch's to complain of.
+        chosen = weight.detach()[flat.clamp(0, weight.numel() - 1)]
         mass = torch.where(valid, chosen, torch.zeros_like(chosen))
-    wide = values.dtype in (torch.float32, torch.float64) or torch.is_autocast_enabled(values.device.type)
-    one_pass = weight is None and not smoothing and wide and arguments["reduction"] in ("mean", "sum")
-    return Call(tuple(target.shape), arguments["reduction"], valid, mass, valid.sum() if mass is None else mass.sum(),
-                one_pass, target.dim() > 1, _second_pass(original, arguments))
+    over_labels = not smoothing and type(values) in (Tensor, torch.nn.Parameter)
+    return Call(
+        tuple(target.shape),
+        arguments["reduction"],
+        valid,
+        mass,
+        valid.sum() if mass is None else mass.sum(),
+        over_labels,
+        target.dim() > 1,
+        _second_pass(original, arguments),
+    )
 
 
 def _over_elements(name: str, original: Any, arguments: dict[str, Any], values: Tensor, target: Tensor) -> Call | None:
@@ -128,17 +141,19 @@ def _over_elements(name: str, original: Any, arguments: dict[str, Any], values: 
     except RuntimeError:
         return None  # the function itself will say so
     reduction, weight = arguments["reduction"], arguments.get("weight")
-    mass, count = None, float(max(1, _product(shape)))
-    # With reduction="mean", mse_loss and l1_loss divide by the sum of the weights, the others by the elements.
-    if weight is not None and (reduction != "mean" or name in ("mse_loss", "l1_loss")):
-        mass = weight.detach().expand(shape).reshape(-1)
-        count = mass.sum()
+    valid, mass, count = None, None, float(max(1, _product(shape)))
+    if weight is not None:
+        weights = weight.detach().expand(shape).reshape(-1)
+        valid = weights != 0
+        if name in _BY_WEIGHT:
+            mass, count = weights, weights.sum()
     if reduction == "batchmean":
         size = int(shape[0]) if shape else 1
         per_item = _second_pass(original, arguments)
-        return Call((size,), "mean", None, None, float(max(1, size)), False, True,
-                    lambda: per_item().reshape(size, -1).sum(1))
-    return Call(tuple(shape), reduction, None, mass, count, False, len(shape) > 1, _second_pass(original, arguments))
+        return Call(
+            (size,), "mean", None, None, float(max(1, size)), False, True, lambda: per_item().reshape(size, -1).sum(1)
+        )
+    return Call(tuple(shape), reduction, valid, mass, count, False, len(shape) > 1, _second_pass(original, arguments))
 
 
 def _product(shape: Any) -> int:
@@ -149,7 +164,7 @@ def _product(shape: Any) -> int:
 
 
 def _second_pass(original: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Tensor]:
-    """Unreduced losses without a graph, in slices of the first dim, so that memory stays small beside the first pass."""
+    """Unreduced losses without a graph, in slices of the first dim: memory stays small beside the first pass."""
 
     def compute() -> Tensor:
         values = arguments["input"]
@@ -163,25 +178,43 @@ def _second_pass(original: Callable[..., Any], arguments: dict[str, Any]) -> Cal
 
 
 def _unreduced(original: Callable[..., Any], arguments: dict[str, Any], part: slice | None) -> Tensor:
-    first = arguments["input"].shape[0] if arguments["input"].dim() else 0
+    values = arguments["input"]
     sliced = dict(arguments, reduction="none")
     if part is not None:
         for name, value in arguments.items():
-            # Class weights are [classes]; everything shaped like the input or the target starts with the batch.
-            if isinstance(value, Tensor) and value.dim() and value.shape[0] == first and name != "pos_weight":
-                if name == "weight" and value.dim() == 1:
-                    continue
+            # Class weights are [classes], and a target may be broadcast: what starts with the batch has all its dims.
+            whole = isinstance(value, Tensor) and value.dim() and value.shape[0] == values.shape[0]
+            labels = name == "target" and original.__name__ in _OVER_CLASSES
+            if whole and name != "pos_weight" and (labels or value.dim() == values.dim()):
                 sliced[name] = value[part]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own call has warned already
         return original(**sliced).detach().reshape(-1)
 
 
-def reduced(losses: Tensor, call: Call) -> Tensor:
-    """`losses` (unreduced) reduced as the call asked for, for a call that is `one_pass`."""
-    if call.reduction == "sum":
-        return losses.sum()
-    return losses.sum() / call.count
+def from_labels(name: str, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The result of a call that is `over_labels`, bit for bit, and its unreduced losses [items] without a graph.
+
+    cross_entropy is nll_loss of log_softmax, so what is kept for the backward pass shows the losses as well.
+    """
+    values, target, weight = arguments["input"], arguments["target"], arguments.get("weight")
+    device, classes, ignored = values.device.type, 1 if values.dim() > 1 else 0, arguments["ignore_index"]
+    wide = name == "cross_entropy" and torch.is_autocast_enabled(device)
+    if wide:  # autocast runs cross_entropy as a whole in float32, but not its parts
+        values, weight = _at_least_float32(values), None if weight is None else _at_least_float32(weight)
+    with torch.autocast(device, enabled=False) if wide else contextlib.nullcontext():
+        if name == "cross_entropy":
+            values = F.log_softmax(values, classes)
+        result = F.nll_loss(values, target, weight=weight, ignore_index=ignored, reduction=arguments["reduction"])
+    with torch.no_grad():
+        labels = target.clamp(0, values.shape[classes] - 1)
+        losses = -values.detach().gather(classes, labels.unsqueeze(classes)).squeeze(classes).to(result.dtype)
+        losses = losses if weight is None else losses * weight.detach()[labels]
+        return result, torch.where(target != ignored, losses, 0.0).reshape(-1)
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def probe_term(vector: Tensor, call: Call, result: Tensor) -> Tensor:
@@ -195,6 +228,11 @@ def probe_term(vector: Tensor, call: Call, result: Tensor) -> Tensor:
         # 0/0 is what the call itself gives when nothing counts; the probe must not add a NaN to the gradients as well.
         count = torch.where(count == 0, torch.ones_like(count), count)
     return (vector.sum() / count).to(result.dtype)
+
+
+def has_gradient(arguments: dict[str, Any]) -> bool:
+    """True where the loss has a gradient: mse_loss and others take prediction and target in either order."""
+    return bool(arguments["input"].requires_grad or arguments["target"].requires_grad)
 
 
 def functional(name: str) -> Callable[..., Any]:

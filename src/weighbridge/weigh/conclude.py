@@ -51,6 +51,8 @@ class Assembly(Protocol):
     def saw_loss(self) -> bool: ...
     @property
     def comparable(self) -> bool: ...
+    @property
+    def not_finite(self) -> str: ...
 
 
 def unread_gradient(assembly: Assembly, result: CommandResult) -> Gradient:
@@ -65,16 +67,12 @@ def _why_unread(assembly: Assembly, result: CommandResult) -> str:
     if not assembly.saw_torch:
         return (
             "no process of the command ran a PyTorch model, or none came so far. weighbridge weighs PyTorch training "
-            "in the processes that the command starts. Check that the command trains, and that it hands its "
-            "environment on to its workers."
+            "in the processes that the command starts. Check that the command trains, that it hands its "
+            "environment on to its workers, and that it starts Python without -I, -E and -S."
         )
-    if not assembly.saw_loss and not stepped:
-        return (
-            "no optimizer step with a loss was seen: the command took no step of an optimizer of torch.optim, or "
-            f"computes its loss in a way that weighbridge does not see. {MARK_ADVICE}"
-        )
-    if not assembly.saw_loss:
-        return f"no loss was seen. {MARK_ADVICE}"
+    lossless = any(process.stepped_without_loss for process in result.processes)
+    if not assembly.saw_loss and (stepped or lossless):
+        return f"no loss was seen, though an optimizer stepped. {MARK_ADVICE}"
     if not stepped:
         return (
             "no optimizer step was seen. The weights are read when an optimizer is about to step. "
@@ -86,7 +84,8 @@ def _why_unread(assembly: Assembly, result: CommandResult) -> str:
 def not_comparable(gradient: Gradient, assembly: Assembly) -> Gradient:
     """The gradient's finding where ranks disagree about the microbatches of a step: its pieces, and no verdict."""
     reason = next((text for text in assembly.problems if "can't be compared" in text), "the ranks' steps don't match.")
-    return gradient.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason, "remedy": ""})
+    no_rule = {"rule": None, "factor": None, "factor_name": None, "indistinguishable": (), "story": "", "remedy": ""}
+    return gradient.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason} | no_rule)
 
 
 def conclude(
@@ -106,7 +105,7 @@ def conclude(
     """Put everything that one weighing found into one outcome."""
     complete = result.complete or (keep_running and assembly.steps >= (steps_asked or 1))
     stopped = None if complete else _why_stopped(result, assembly.world_size, timeout)
-    verdict, reason = _overall(gradient, reported, stopped)
+    verdict, reason = _overall(gradient, reported, stopped or assembly.not_finite or None)
     own_notes = list(notes)
     if not complete and stopped is None and steps_asked and 0 < assembly.steps < steps_asked:
         own_notes.append(
@@ -179,7 +178,9 @@ def _problems(result: CommandResult, assembly: Assembly, stopped: str | None) ->
     exceptions = [
         f"{_who(process.rank, process.pid, world_size)} ended with {process.message or 'an exception'}"
         for process in result.processes
-        if process.ended_how == "exception" and not any(process.message in text for text in assembly.problems)
+        if process.ended_how == "exception"
+        and process.is_rank
+        and not any(process.message in text for text in assembly.problems)
     ]
     end = [] if stopped is None else [stopped]
     if result.exit_code and stopped is None:

@@ -131,8 +131,11 @@ def _refuse_checkpoints(weigher: Weigher, engine: Any) -> None:
     def save_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
         if weigher.probe is None:
             return original(self, *args, **kwargs)
-        weigher.recorder.write("note", text="A DeepSpeed checkpoint was asked for and not written: ZeRO's flat buffers "
-                                            "hold the probe while weighing.")
+        weigher.recorder.write(
+            "note",
+            text="A DeepSpeed checkpoint was asked for and not written: ZeRO's flat buffers "
+            "hold the probe while weighing.",
+        )
         return True
 
     engine.save_checkpoint = save_checkpoint

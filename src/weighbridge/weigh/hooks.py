@@ -58,10 +58,10 @@ def _watch_first_forward(weigher: Weigher) -> None:
     @functools.wraps(original)
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if _adopts(weigher, self):
-            nn.Module.__call__ = original  # type: ignore[method-assign]
+            nn.Module.__call__ = original
         return original(self, *args, **kwargs)
 
-    nn.Module.__call__ = call  # type: ignore[method-assign]
+    nn.Module.__call__ = call
 
 
 def _adopts(weigher: Weigher, module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ answers when all ranks have said so: `stop`, or `go` with a larger number of ste
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -18,22 +19,23 @@ from weighbridge.weigh import probe
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
 
-__all__ = ["leave_together"]
+__all__ = ["goes_on"]
 
 PATIENCE = 120.0  # seconds to wait for the parent's answer; it answers 60 s after the first rank at the latest
 
 
-def leave_together(weigher: Weigher) -> None:
-    """Called where a microbatch would begin: return if more steps are to be weighed, or never, or go on unweighed."""
+def goes_on(weigher: Weigher) -> bool:
+    """Called where a microbatch would begin: whether it is to be weighed. Where the run ends here, it never returns."""
     while weigher.step >= weigher.last_step():
         if weigher.options.keep_running:
             _go_on_unweighed(weigher)
-            return
+            return False
         weigher.recorder.write("finished", steps=weigher.step)
         more = _answer(weigher)
         if more is None:
             _leave(weigher)
         weigher.extended_to = more
+    return True
 
 
 def _answer(weigher: Weigher) -> int | None:
@@ -56,10 +58,8 @@ def _leave(weigher: Weigher) -> None:
     weigher.recorder.write("exit", how="finished", message="")
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a closed stream has nothing to flush
             stream.flush()
-        except (OSError, ValueError):
-            pass  # a closed stream has nothing to flush
     os._exit(0)
 
 

@@ -57,7 +57,7 @@ def install(weigher: Weigher) -> None:
     """Hook optimizers, clips and gradient scalers."""
     _watch_groups()
     clips = Clips()
-    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before_step(weigher, clips, optimizer, args, kwargs))
+    register_optimizer_step_pre_hook(functools.partial(_before_step, weigher, clips))
     _watch_clip(weigher, clips)
     _watch_skipped_steps(weigher)
 
@@ -75,7 +75,7 @@ def _watch_groups() -> None:
         if not _keep:
             strip(self)
 
-    Optimizer.add_param_group = add_without_probe  # type: ignore[method-assign]
+    Optimizer.add_param_group = add_without_probe
 
 
 def strip(optimizer: Optimizer) -> bool:
@@ -116,6 +116,12 @@ def _holds(optimizer: Optimizer) -> bool:
     return any(probe.is_probe(member) for group in optimizer.param_groups for member in group["params"])
 
 
+def _shares(owner: torch.nn.Module, optimizer: Optimizer) -> bool:
+    """True where the optimizer updates parameters of the probed module too, beside the one that holds the probe."""
+    own = {id(parameter) for parameter in owner.parameters()}
+    return any(id(member) in own for group in optimizer.param_groups for member in group["params"])
+
+
 # -- steps --------------------------------------------------------------------------------------------------------
 
 
@@ -142,9 +148,10 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     if weigher.probe is None:
         # Nothing was attached and yet it trains: in evaluation mode, then.
         weigher.attach_in_eval = not weigher.quiet
+        _note_lossless(weigher)
         return
     if not _holds(optimizer):
-        weigher.foreign_steps += weigher.enabled and _is_foreign(weigher.probe, optimizer)
+        weigher.foreign_steps += weigher.enabled and not _shares(weigher.probe.owner, optimizer)
         return
     parameter = weigher.probe.parameter
     strip(optimizer)
@@ -153,13 +160,16 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
     gradient = parameter.grad
     if weigher.enabled and weigher.window.entries:
         weigher.end_step(gradient, dtype=parameter.dtype, clips=clips.take(), optimizer=type(optimizer).__name__)
+    elif weigher.enabled:
+        _note_lossless(weigher)
     parameter.grad = None
 
 
-def _is_foreign(its: probe.Probe, optimizer: Optimizer) -> bool:
-    """Whether the optimizer has no parameter of the probed module: it trains something else."""
-    own = {id(parameter) for parameter in its.owner.parameters()}
-    return not any(id(member) in own for group in optimizer.param_groups for member in group["params"])
+def _note_lossless(weigher: Weigher) -> None:
+    """Record, once, that an optimizer stepped and no loss was seen: else it would read as if none had stepped."""
+    if not weigher.stepped_without_loss and not weigher.quiet:
+        weigher.stepped_without_loss = True
+        weigher.recorder.write("step-without-loss", step=weigher.step)
 
 
 def _watch_skipped_steps(weigher: Weigher) -> None:
@@ -176,7 +186,7 @@ def _watch_skipped_steps(weigher: Weigher) -> None:
             weigher.forget_window()
         return result
 
-    scaler.step = step  # type: ignore[method-assign]
+    scaler.step = step
 
 
 # -- clips --------------------------------------------------------------------------------------------------------

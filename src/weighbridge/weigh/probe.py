@@ -78,7 +78,7 @@ def mark_as_probe(module: nn.Module) -> None:
     """Mark the current probe parameter of `module`; a wrapper may have replaced the object."""
     parameter = module._parameters.get(NAME)
     if parameter is not None:
-        parameter._weighbridge_probe = True  # type: ignore[attr-defined]
+        parameter._weighbridge_probe = True
 
 
 def detach(module: nn.Module) -> None:
@@ -176,11 +176,9 @@ def read(gradient: Tensor) -> tuple[list[tuple[int, float, float]], list[tuple[i
     if hasattr(gradient, "to_local"):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        _, offsets = compute_local_shape_and_global_offset(
-            gradient.shape, gradient.device_mesh, gradient.placements  # type: ignore[attr-defined]
-        )
+        _, offsets = compute_local_shape_and_global_offset(gradient.shape, gradient.device_mesh, gradient.placements)
         start = int(offsets[0])
-        local = gradient.to_local()  # type: ignore[operator]
+        local = gradient.to_local()
     numbers = local.detach().double().cpu()
     entries = torch.nonzero(numbers).flatten().tolist()
     readings: dict[int, list[float]] = {}

@@ -28,7 +28,7 @@ def loaded_versions() -> dict[str, str]:
 
 
 def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def call_site() -> str:
@@ -36,8 +36,11 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
-        if f"{os.sep}torch{os.sep}" not in name and f"{os.sep}weighbridge{os.sep}weigh" not in name \
-                and not name.endswith(f"{os.sep}weighbridge{os.sep}marking.py"):
+        if (
+            f"{os.sep}torch{os.sep}" not in name
+            and f"{os.sep}weighbridge{os.sep}weigh" not in name
+            and not name.endswith(f"{os.sep}weighbridge{os.sep}marking.py")
+        ):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -42,9 +42,20 @@ class Recorder:
         """True once this process has written an event."""
         return self._file is not None and self._pid == os.getpid()
 
+    def of(self, pid: int) -> Path:
+        """Where the process `pid` writes its record."""
+        return self.folder / f"process-{pid}.jsonl"
+
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._file = open(self.folder / f"process-{self._pid}.jsonl", "a", encoding="utf-8")
-        first = {"kind": "process", "pid": self._pid, "executable": sys.executable, "torch": torch.__version__,
-                 "python": sys.version.split()[0], "time": time.time(), "argv": sys.argv}
+        self._file = self.of(self._pid).open("a", encoding="utf-8")
+        first = {
+            "kind": "process",
+            "pid": self._pid,
+            "executable": sys.executable,
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "time": time.time(),
+            "argv": sys.argv,
+        }
         self._file.write(json.dumps(first) + "\n")

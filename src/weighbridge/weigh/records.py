@@ -113,8 +113,10 @@ def _read_one(path: Path) -> RankRecord:
         except ValueError as error:
             if number == len(lines):
                 break  # the process ended while it wrote this line
-            raise RecordError(f"line {number} of {path} is not JSON ({error}). A record holds one JSON object a line. "
-                              "Delete the file, or weigh again.") from error
+            raise RecordError(
+                f"line {number} of {path} is not JSON ({error}). A record holds one JSON object a line. "
+                "Delete the file, or weigh again."
+            ) from error
         if line.get("kind") == "process":
             record.process = line
         record.take(line, pending)

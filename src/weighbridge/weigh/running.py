@@ -99,6 +99,12 @@ class Signals:
         self.count += 1
 
 
+def _dead(pid: int, rank: int | None, status: int | None) -> DeadRank:
+    if status is not None and status < 0:
+        return DeadRank(pid, rank, signal.Signals(-status).name)
+    return DeadRank(pid, rank, None, status)
+
+
 class RunningCommand:
     """One running command."""
 
@@ -150,6 +156,7 @@ class RunningCommand:
         wait = self._patience
         by_force = [(signal.SIGTERM, wait.terminate), (signal.SIGKILL, wait.terminate)]
         if ended_by == "command" and self.process.returncode == 0:
+            self.dead = [self._with_status(dead) for dead in self.dead]
             return  # what a successful command leaves running, it leaves running without weighbridge as well
         self.tree.scan_marked()
         gently: dict[EndedBy, list[tuple[signal.Signals | None, float]]] = {
@@ -162,6 +169,7 @@ class RunningCommand:
             if self._wait_for_end(number, seconds):
                 break
         self.records.read()
+        self.dead = [self._with_status(dead) for dead in self.dead]
 
     def end_by_force(self) -> None:
         """End everything at once: weighbridge itself failed, and nothing may go on unwatched."""
@@ -214,8 +222,11 @@ class RunningCommand:
             killed = status is not None and status < 0
             if not record.is_rank and (not killed or ended_by_launcher((record, status))):
                 continue
-            name = signal.Signals(-status).name if killed and status is not None else None
-            self.dead.append(DeadRank(record.pid, record.rank, name, None if killed else status))
+            self.dead.append(_dead(record.pid, record.rank, status))
+
+    def _with_status(self, dead: DeadRank) -> DeadRank:
+        """As known now: the process that started it may have said only later how it ended."""
+        return dead if dead.signal or dead.exit_code else _dead(dead.pid, dead.rank, self.records.status_of(dead.pid))
 
     def _over(self) -> EndedBy | None:
         now = time.monotonic()

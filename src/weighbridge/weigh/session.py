@@ -120,6 +120,7 @@ class _EmptyAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    not_finite: str = ""
 
 
 def weigh(
@@ -225,7 +226,8 @@ def _judge(
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
-        notes=[TRACER_NOTE] if options.tracer and assembly.steps > 1 else [],
+        # In the second step, which has a constant for the first time, a check of the loss may also end the command.
+        notes=[TRACER_NOTE] if options.tracer and assembly.steps > (0 if result.exit_code else 1) else [],
     )
 
 
@@ -241,8 +243,12 @@ def _unknown_terms(reading: GradientReading | None, declared: Mapping[str, float
     """What to say of declared coefficients whose term was not seen."""
     seen = [] if reading is None else [term.name for term in reading.terms]
     among = f"The terms seen are {', '.join(seen)}." if seen else "No term was seen."
-    return [f"{name!r} has a coefficient and is no term of the loss that was weighed. {among} "
-            "Pass --coefficient with one of these names, or mark the term." for name in declared if name not in seen]
+    return [
+        f"{name!r} has a coefficient and is no term of the loss that was weighed. {among} "
+        "Pass --coefficient with one of these names, or mark the term."
+        for name in declared
+        if name not in seen
+    ]
 
 
 def _once(reported: Sequence[Reported]) -> list[Reported]:
@@ -250,7 +256,9 @@ def _once(reported: Sequence[Reported]) -> list[Reported]:
     kept: dict[str, Reported] = {}
     ranks: dict[str, int] = {}
     for number in reported:
-        key = repr((number.name, number.source, number.phase, number.verdict, number.rule, number.factor, number.values))
+        key = repr(
+            (number.name, number.source, number.phase, number.verdict, number.rule, number.factor, number.values)
+        )
         kept.setdefault(key, number)
         ranks[key] = ranks.get(key, 0) + 1
     return [number if ranks[key] == 1 else number.model_copy(update={"rank": None}) for key, number in kept.items()]

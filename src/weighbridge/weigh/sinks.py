@@ -25,8 +25,13 @@ def install(weigher: Weigher) -> None:
     watch = functools.partial(_watch, weigher)
     watch("transformers.trainer", "Trainer", "log", "transformers.Trainer.log", _first_mapping)
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        watch(f"{package}.{_LIGHTNING}", "_LoggerConnector", "log_metrics", "lightning.Logger.log_metrics",
-              _lightning_metrics)
+        watch(
+            f"{package}.{_LIGHTNING}",
+            "_LoggerConnector",
+            "log_metrics",
+            "lightning.Logger.log_metrics",
+            _lightning_metrics,
+        )
     for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
         watch(module, "SummaryWriter", "add_scalar", "SummaryWriter.add_scalar", _tag_and_value)
         watch(module, "SummaryWriter", "add_scalars", "SummaryWriter.add_scalars", _tags_and_values)

@@ -41,7 +41,14 @@ def install(weigher: Weigher) -> None:
         number = getattr(self, "_weighbridge_batch", 0)
         self._weighbridge_batch = number + 1
         rank, world_size = place()
-        empty = number == 2 and rank == world_size - 1 and world_size * weigher.pieces_per_rank > 1
+        # One batch, once a step is known to have several pieces; loaders may be some batches ahead of the step.
+        empty = (
+            number >= 2
+            and rank == world_size - 1
+            and world_size * weigher.pieces_per_rank > 1
+            and not getattr(self, "_weighbridge_emptied", False)
+        )
+        self._weighbridge_emptied = empty or getattr(self, "_weighbridge_emptied", False)
         share = 0.0 if empty else SHARES[(number * 3 + rank * 4) % len(SHARES)]
         return mask_labels(weigher, batch, share, number)
 
@@ -53,8 +60,10 @@ def mask_labels(weigher: Weigher, batch: Any, share: float, number: int) -> Any:
     labels = _find_labels(batch)
     if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
         if number == 0:
-            weigher.recorder.write("note", text="--uneven found no integer labels in the data loader's batches: the "
-                                                "counts are those of the data.")
+            weigher.recorder.write(
+                "note",
+                text="--uneven found no integer labels in the data loader's batches: the counts are those of the data.",
+            )
         return batch
     masked = labels.clone()
     _keep_share(masked, share, number)

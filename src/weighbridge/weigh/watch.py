@@ -30,6 +30,8 @@ class ProcessRecord:
         finished: it did its weighed steps and waits to be told to stop, or to go on for more steps.
         weighed: it did the weighed steps that were asked for first.
         reported: it logged a number in training.
+        stepped_without_loss: it took an optimizer step in which no loss was seen.
+        worker_statuses: how processes that it started through multiprocessing ended, by id, as in `Popen.returncode`.
         ended_how: "clean" or "exception" once it said that it ends; None before.
         message: the exception it ended with, else "".
     """
@@ -41,6 +43,8 @@ class ProcessRecord:
     finished: bool = False
     weighed: bool = False
     reported: bool = False
+    stepped_without_loss: bool = False
+    worker_statuses: dict[int, int] = field(default_factory=dict)
     ended_how: str | None = None
     message: str = ""
     _offset: int = field(default=0, repr=False)
@@ -85,6 +89,10 @@ class ProcessRecord:
                 self.weighed = True
             case "reported":
                 self.reported |= entry.get("phase", "training") == "training"
+            case "step-without-loss":
+                self.stepped_without_loss = True
+            case "worker-ended":
+                self.worker_statuses[int(entry["worker"])] = int(entry["status"])
             case "exit":
                 self.ended_how, self.message = str(entry.get("how", "clean")), str(entry.get("message") or "")
 
@@ -112,6 +120,10 @@ class RecordWatch:
     def ranks(self) -> dict[int, ProcessRecord]:
         """The newest record of each rank; a training process that never said its rank counts as rank 0."""
         return {process.rank or 0: process for process in self.processes.values() if process.is_rank}
+
+    def status_of(self, pid: int) -> int | None:
+        """How the process `pid` ended, where another process that started it has said so."""
+        return next((p.worker_statuses[pid] for p in self.processes.values() if pid in p.worker_statuses), None)
 
     @property
     def world_size(self) -> int:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from weighbridge.weigh import calls, probe
 from weighbridge.weigh.batch import Batch, digest_rows
-from weighbridge.weigh.leave import leave_together
+from weighbridge.weigh.leave import goes_on
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
 from weighbridge.weigh.recorder import Recorder
+from weighbridge.weigh.skipped import give_up_skipped_step
 from weighbridge.weigh.window import Entry, Passes, Window
 
 __all__ = ["Weigher"]
@@ -51,6 +52,8 @@ class Weigher:
         self.reporting = False  # a logger is at work, and may call another
         self.compiled = False
         self.engine: Any = None  # DeepSpeed's, which reads gradients in its own way
+        self.tracer_off = False  # a step was skipped while its constant was in the loss
+        self.stepped_without_loss = False  # and a record says so
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
 
@@ -61,8 +64,9 @@ class Weigher:
         rank, world_size = place()
         self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
         self.probe.zero()
-        self.recorder.write("place", rank=rank, world_size=world_size, module=type(owner).__name__,
-                            versions=loaded_versions())
+        self.recorder.write(
+            "place", rank=rank, world_size=world_size, module=type(owner).__name__, versions=loaded_versions()
+        )
 
     def training(self) -> bool:
         """True where a loss computed now is one to train on."""
@@ -79,11 +83,11 @@ class Weigher:
         if not self.enabled or self.probe is None or in_backward():
             return
         if self.training():
-            if self.window.microbatch < 0 or self.window.has_loss:
-                leave_together(self)
-            if not self.enabled:
+            between = self.window.microbatch < 0 or self.window.has_loss
+            if between and not goes_on(self):
                 return
             self.passes.leave()
+            give_up_skipped_step(self)
             self.window.begin_microbatch()
         elif self.evaluating():
             self.passes.begin_batch()
@@ -107,7 +111,11 @@ class Weigher:
         try:
             arguments = calls.bind(name, original, args, kwargs)
             call = calls.describe(name, original, arguments)
-            if call is None or not call.items or (phase == "training" and not arguments["input"].requires_grad):
+            if call is None or (phase == "training" and not calls.has_gradient(arguments)):
+                return original(*args, **kwargs)
+            if not call.items:
+                # Nothing was selected for this microbatch, which is over all the same.
+                (self.window if phase == "training" else self.passes.window).end_microbatch()
                 return original(*args, **kwargs)
             return self._weigh_call(name, call, original, arguments, phase)
         finally:
@@ -115,8 +123,13 @@ class Weigher:
 
     def _linked(self, result: Any, phase: str) -> Any:
         """After the weighed steps a wrapper may still wait for the probe's gradient: it gets zeros."""
-        if phase == "training" and self.probe is not None and self.probe.parameter is not None \
-                and isinstance(result, Tensor) and result.requires_grad:
+        if (
+            phase == "training"
+            and self.probe is not None
+            and self.probe.parameter is not None
+            and isinstance(result, Tensor)
+            and result.requires_grad
+        ):
             return result + self.probe.link().to(result.dtype)
         return result
 
@@ -124,25 +137,33 @@ class Weigher:
         if call.reduction == "none":
             result = original(**arguments)
             losses = result.detach().reshape(-1)
-        elif call.one_pass and phase == "training":
-            unreduced = original(**dict(arguments, reduction="none"))
-            losses, result = unreduced.detach().reshape(-1), calls.reduced(unreduced, call)
+        elif call.over_labels:
+            result, losses = calls.from_labels(name, arguments)
         else:
             result, losses = original(**arguments), call.per_item()
         target = arguments["target"]
         entry = self._entry(name, call.items, call.shape, call.batch_rows, losses, call.valid, call.mass, phase, target)
-        if entry is None:
-            return result
         entry.user_masks = call.reduction == "none"
         return result + calls.probe_term(self._vector(entry), call, result)
 
-    def _entry(self, term: str, items: int, shape: tuple[int, ...], batch_rows: bool, losses: Tensor,
-               valid: Tensor | None, mass: Tensor | None, phase: str, target: Tensor | None) -> Entry | None:
+    def _entry(
+        self,
+        term: str,
+        items: int,
+        shape: tuple[int, ...],
+        batch_rows: bool,
+        losses: Tensor,
+        valid: Tensor | None,
+        mass: Tensor | None,
+        phase: str,
+        target: Tensor | None,
+    ) -> Entry:
         """A new entry of the running window, or the one that is being recomputed."""
         site, window = call_site(), self.window if phase == "training" else self.passes.window
         assert self.probe is not None
-        if in_backward():
-            return window.replay_of(term, site, items)
+        if in_backward() and (replayed := window.replay_of(term, site, items)) is not None:
+            return replayed
+        # A reentrant checkpoint runs its first pass without gradients: its loss is seen in the backward pass only.
         rows = self.batch.rows_of(items, shape, batch_rows)
         slots = None
         if phase == "training":
@@ -151,8 +172,23 @@ class Weigher:
         elif rows > probe.MOST_SLOTS:
             rows = 1
         contents = self._contents(rows, target)
-        window.add(entry := Entry(phase, 0, term, site, rows, slots, items // rows, losses, valid, mass, contents, 0.0,
-                                  str(losses.dtype).removeprefix("torch.")))
+        window.add(
+            entry := Entry(
+                phase,
+                0,
+                term,
+                site,
+                rows,
+                slots,
+                items // rows,
+                losses,
+                valid,
+                mass,
+                contents,
+                0.0,
+                str(losses.dtype).removeprefix("torch."),
+            )
+        )
         entry.constant = self._constant_for(entry)
         return entry
 
@@ -171,7 +207,7 @@ class Weigher:
         else:
             values = self.probe.values(entry.slots).to(entry.losses.device)
             vector = values[:, None].expand(-1, items // entry.slots[1]).reshape(-1)
-        if entry.user_masks and vector.requires_grad and not in_backward():
+        if entry.user_masks and vector.requires_grad and not entry.replayed:
             vector.register_hook(lambda gradient: setattr(entry, "gradient", gradient.detach().clone()))
         if entry.constant:
             vector = vector + entry.constant
@@ -189,13 +225,12 @@ class Weigher:
         if not isinstance(losses, Tensor) or phase is None or (phase == "training" and not losses.requires_grad):
             return losses
         if not self.enabled:
-            return self._linked(losses, phase)  # type: ignore[no-any-return]
+            return self._linked(losses, phase)
         valid = None if mask is None else mask.detach().expand(losses.shape).reshape(-1) != 0
         detached = losses.detach().reshape(-1)
-        entry = self._entry(name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase,
-                            None)
-        if entry is None:
-            return losses
+        entry = self._entry(
+            name, losses.numel(), tuple(losses.shape), losses.dim() > 1, detached, valid, None, phase, None
+        )
         entry.marked, entry.coefficient, entry.scalar = True, coefficient, losses.dim() == 0
         entry.user_masks = mask is None and not entry.scalar
         if entry.scalar:
@@ -206,7 +241,7 @@ class Weigher:
 
     def _constant_for(self, entry: Entry) -> float:
         """The tracer's constant for this entry: large beside a loss, small enough for exp() and the loss's dtype."""
-        if not self.options.tracer:
+        if not self.options.tracer or self.tracer_off:
             return 0.0
         size = self.constant if entry.dtype != "float16" else min(self.constant, 16.0)
         if entry.phase == "evaluation":
@@ -233,8 +268,9 @@ class Weigher:
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def end_step(self, gradient: Tensor | None, *, dtype: torch.dtype | None, clips: list[tuple[int, float]],
-                 optimizer: str) -> None:
+    def end_step(
+        self, gradient: Tensor | None, *, dtype: torch.dtype | None, clips: list[tuple[int, float]], optimizer: str
+    ) -> None:
         """The optimizer that holds the probe is about to step, with `gradient` on the probe."""
         readings, held = ([], []) if gradient is None else probe.read(gradient)
         rows = [entry.to_rows() for entry in self.window.entries]
@@ -242,9 +278,18 @@ class Weigher:
             self.recorder.write("microbatch", step=self.step, **row)
         assert self.probe is not None
         self.recorder.write(
-            "step", step=self.step, microbatches=self.window.microbatches, readings=readings, held=held,
-            capacity=self.probe.capacity, dtype=str(dtype).removeprefix("torch."), clips=clips, optimizer=optimizer,
-            read=gradient is not None, compiled=self.compiled, foreign_steps=self.foreign_steps,
+            "step",
+            step=self.step,
+            microbatches=self.window.microbatches,
+            readings=readings,
+            held=held,
+            capacity=self.probe.capacity,
+            dtype=str(dtype).removeprefix("torch."),
+            clips=clips,
+            optimizer=optimizer,
+            read=gradient is not None,
+            compiled=self.compiled,
+            foreign_steps=self.foreign_steps,
         )
         if self.step == 0:
             self.pieces_per_rank = max(1, self.window.microbatches)
@@ -283,8 +328,16 @@ class Weigher:
         else:
             for entry in self.window.entries:
                 self.recorder.write("microbatch", step=self.step, unfinished=True, **entry.to_rows())
-        self.recorder.write("reported", name=name, value=number, source=source, step=self.step, phase=phase,
-                            microbatches=self.window.microbatches, **self.passes.reported(phase))
+        self.recorder.write(
+            "reported",
+            name=name,
+            value=number,
+            source=source,
+            step=self.step,
+            phase=phase,
+            microbatches=self.window.microbatches,
+            **self.passes.reported(phase),
+        )
 
 
 def _number(value: Any) -> float | None:

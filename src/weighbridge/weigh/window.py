@@ -46,15 +46,28 @@ class Entry:
         losses = torch.where(counted, self.losses.double(), 0.0)
         mass = counted.double() if self.mass is None else torch.where(counted, self.mass.double(), 0.0)
         grid = (self.rows, -1)
-        columns = torch.stack([counted.reshape(grid).sum(1).double(), mass.reshape(grid).sum(1),
-                               losses.reshape(grid).sum(1)])
+        columns = torch.stack(
+            [counted.reshape(grid).sum(1).double(), mass.reshape(grid).sum(1), losses.reshape(grid).sum(1)]
+        )
         tokens, masses, sums = columns.cpu().tolist()
-        contents = None if self.contents is None else [f"{value & (2**64 - 1):016x}" for value in self.contents.tolist()]
+        digests = None if self.contents is None else self.contents.tolist()
+        contents = None if digests is None else [f"{value & (2**64 - 1):016x}" for value in digests]
         return {
-            "phase": self.phase, "microbatch": self.microbatch, "term": self.term, "site": self.site,
-            "slots": self.slots, "length": self.length, "tokens": [int(count) for count in tokens], "mass": masses,
-            "loss_sum": sums, "content": contents, "constant": self.constant, "dtype": self.dtype,
-            "marked": self.marked, "scalar": self.scalar, "coefficient": self.coefficient,
+            "phase": self.phase,
+            "microbatch": self.microbatch,
+            "term": self.term,
+            "site": self.site,
+            "slots": self.slots,
+            "length": self.length,
+            "tokens": [int(count) for count in tokens],
+            "mass": masses,
+            "loss_sum": sums,
+            "content": contents,
+            "constant": self.constant,
+            "dtype": self.dtype,
+            "marked": self.marked,
+            "scalar": self.scalar,
+            "coefficient": self.coefficient,
             "within": self._spread_within(counted),
         }
 
@@ -81,9 +94,13 @@ class Window:
             self.has_loss = False
 
     def add(self, entry: Entry) -> None:
-        self.microbatch = max(self.microbatch, 0)
+        self.end_microbatch()
         entry.microbatch = self.microbatch
         self.entries.append(entry)
+
+    def end_microbatch(self) -> None:
+        """The running microbatch has its loss: the next forward opens another one."""
+        self.microbatch = max(self.microbatch, 0)
         self.has_loss = True
 
     @property

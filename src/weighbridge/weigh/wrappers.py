@@ -69,7 +69,7 @@ def _wrap_ddp(weigher: Weigher) -> None:
         _remember(weigher, module)
         weigher.wrapped = True
 
-    wrapper.__init__ = wrap_with_probe  # type: ignore[method-assign]
+    wrapper.__init__ = wrap_with_probe
 
 
 def _remember(weigher: Weigher, module: nn.Module) -> None:

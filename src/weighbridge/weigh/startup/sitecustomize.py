@@ -4,6 +4,6 @@ It does two things: the user's own sitecustomize still runs, and weighing waits 
 torch pays for this file and nothing else. The work sits in a module whose name no user's file has.
 """
 
-import weighbridge_startup_of_weighed_command
+import weighbridge_startup_of_weighed_command  # type: ignore[import-not-found]  # it lies beside this file
 
 weighbridge_startup_of_weighed_command.run()

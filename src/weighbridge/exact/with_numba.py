@@ -1,0 +1,67 @@
+"""Exact sums compiled by numba: the fast road on a CPU, with a slower one beside it that is always open.
+
+The fast road takes 2,048 values at a time. Adding the right large constant to a value in float64 rounds it to a fixed
+grid and leaves the grid's integer in the low 51 bits of the result, so the sum of the results' bit patterns is an
+exact integer sum. Whether nothing was rounded away is seen from the block's largest and smallest value, which the same
+loop collects; where that does not tell, what was rounded away is collected by OR, and has to be zero. The grid is that
+of the block before, and if it doesn't fit, one set from the block's largest value. If nothing fits, the block goes to
+tables of fractions by exponent, as in `with_numpy`; after that the next 1, 2, 4 ... 64 blocks go there directly.
+
+The fast road computes with floats. Where the processor flushes subnormals to zero (`torch.set_flush_denormal`), it
+would lose them and not notice: so each call looks at that first, and takes only the tables, which look at bits alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weighbridge.exact.numba_limbs import jit
+from weighbridge.exact.numba_narrow import add32
+from weighbridge.exact.numba_wide import add64
+
+__all__ = ["add_exactly"]
+
+
+@jit
+def _reads_as_zero(value):  # type: ignore[no-untyped-def]
+    return value + value == 0.0
+
+
+_SMALLEST = np.array([1], dtype=np.uint64).view(np.float64)  # handed over at run time: no compiler can fold it away
+_NO_MASK = np.zeros(0, dtype=np.uint8)
+
+
+def add_exactly(
+    values: npt.NDArray[np.float32] | npt.NDArray[np.float64],
+    mask: npt.NDArray[np.bool_] | None,
+    lanes: npt.NDArray[np.int64],
+) -> None:
+    """Add `values` [N] where `mask` [N] is True to `lanes` [13] (float32) or [70] (float64), in place and exactly.
+
+    `values` must be contiguous. The lanes are canonical afterwards.
+    """
+    if not values.flags.writeable:
+        values = _as_if_writable(values)
+    if mask is not None and not mask.flags.writeable:
+        mask = mask.copy()
+    add = add32 if values.dtype == np.float32 else add64
+    flushes = bool(_reads_as_zero(_SMALLEST[0]))
+    add(values, _NO_MASK if mask is None else mask.view(np.uint8), mask is not None, lanes, flushes)
+
+
+class _Described:
+    """An array described by its memory; keeps the array that owns it alive."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.owner = array
+        description = dict(array.__array_interface__)
+        description["data"] = (description["data"][0], False)
+        self.__array_interface__ = description
+
+
+def _as_if_writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same memory without its read-only mark: numba would compile everything once more for that. Never written."""
+    return np.asarray(_Described(array))

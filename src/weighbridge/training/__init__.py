@@ -1,0 +1,16 @@
+"""Gradients in which every token of the step weighs the same.
+
+scale = loss_scale(valid_tokens, group)        # where the step's tokens can be counted ahead
+(loss_sum * scale).backward()
+
+normalizer = GradientNormalizer(model, group)  # where they can't
+for batch in microbatches:
+    normalizer.backward(loss_sum, valid_tokens)
+mean = normalizer.finish()                     # before clipping
+"""
+
+from weighbridge.training.normalizer import GradientNormalizer, StepMean
+from weighbridge.training.proof import PieceCheck, StepCheck
+from weighbridge.training.scale import loss_scale
+
+__all__ = ["GradientNormalizer", "PieceCheck", "StepCheck", "StepMean", "loss_scale"]
