@@ -8,6 +8,7 @@ descendant with it; and below that the program. Where namespaces can't be had, t
 limits, and the report says what is missing.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -39,10 +40,13 @@ def become_nobody(config: dict[str, Any]) -> str:
     except OSError:
         return str(config["python"])
     python: str = os.path.join(config["mount_point"], os.path.relpath(config["python"], config["prefix"]))
-    os.chown(config["work"], NOBODY, NOBODY)
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        os.chown(config["work"], NOBODY, NOBODY)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, 0)
+    except OSError:  # a container without that user
+        return str(config["python"])
     # A shared libpython lies below the mount too; without this the loader may take another one of the same version.
     config["environment"]["LD_LIBRARY_PATH"] = os.path.join(config["mount_point"], "lib")
     if os.access(python, os.X_OK) and os.access(config["work"], os.W_OK) and os.access(config["program"], os.R_OK):
@@ -67,7 +71,7 @@ def leave_the_network(report: dict[str, Any]) -> None:
             continue
         if flags & NEWUSER:
             for path, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-                with open(f"/proc/self/{path}", "w") as file:
+                with contextlib.suppress(OSError), open(f"/proc/self/{path}", "w") as file:
                     file.write(text)
         report["network"] = "none"
         report["descendants"] = "ended with the program" if flags & NEWPID else "may outlive the program"

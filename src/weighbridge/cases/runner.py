@@ -19,7 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from weighbridge.errors import RecordError
 
@@ -76,18 +76,7 @@ def _run(folder: Path, program: Path, limits: Limits) -> Ending:
     reading, writing = os.pipe()
     # The interpreter below a virtual environment, so that a program sees the standard library and no package of ours.
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    config = {
-        "python": python,
-        "prefix": os.path.realpath(sys.base_prefix),
-        "mount_point": str(folder / "python"),
-        "work": str(folder / "work"),
-        "program": str(program),
-        "answers": writing,
-        "seconds": limits.seconds,
-        "memory": limits.memory,
-        "processes": limits.processes,
-        "environment": {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder / "work"), "TZ": "UTC"},
-    }
+    config = _configuration(folder, program, limits) | {"python": python, "answers": writing}
     began = time.monotonic()
     process = subprocess.Popen(
         [python, "-I", "-S", str(_CONFINE), json.dumps(config)],
@@ -100,18 +89,14 @@ def _run(folder: Path, program: Path, limits: Limits) -> Ending:
         env={},
     )
     os.close(writing)
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
-        stopped, stdout, stderr = _collect(process.stdout, process.stderr, began + limits.seconds, limits.output)
+        stopped, stdout, stderr = _collect(process, began + limits.seconds, limits.output)
         if stopped is None and not _ends(process, by=began + limits.seconds):
             stopped = "time"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
         with os.fdopen(reading, "rb") as answers:
             lines = answers.read().decode().splitlines()
     seconds = time.monotonic() - began
@@ -124,6 +109,20 @@ def _run(folder: Path, program: Path, limits: Limits) -> Ending:
     return Ending(None if stopped else exit_status, stopped, stdout, stderr, seconds, enforced)
 
 
+def _configuration(folder: Path, program: Path, limits: Limits) -> dict[str, Any]:
+    work = str(folder / "work")
+    return {
+        "prefix": os.path.realpath(sys.base_prefix),
+        "mount_point": str(folder / "python"),
+        "work": work,
+        "program": str(program),
+        "seconds": limits.seconds,
+        "memory": limits.memory,
+        "processes": limits.processes,
+        "environment": {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": work, "TZ": "UTC"},
+    }
+
+
 def _ends(process: subprocess.Popen[bytes], *, by: float) -> bool:
     """Whether a process that closed its output also ends before `by`."""
     try:
@@ -133,11 +132,13 @@ def _ends(process: subprocess.Popen[bytes], *, by: float) -> bool:
     return True
 
 
-def _collect(stdout: IO[bytes], stderr: IO[bytes], deadline: float, most: int) -> tuple[str | None, bytes, bytes]:
+def _collect(process: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[str | None, bytes, bytes]:
     """Both streams until they close, the deadline passes, or more than `most` bytes have come."""
-    held: dict[int, bytearray] = {stdout.fileno(): bytearray(), stderr.fileno(): bytearray()}
+    assert process.stdout is not None
+    assert process.stderr is not None
     stopped = None
-    with selectors.DefaultSelector() as selector:
+    with process.stdout as stdout, process.stderr as stderr, selectors.DefaultSelector() as selector:
+        held: dict[int, bytearray] = {stdout.fileno(): bytearray(), stderr.fileno(): bytearray()}
         for stream in held:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map() and stopped is None:
@@ -152,4 +153,5 @@ def _collect(stdout: IO[bytes], stderr: IO[bytes], deadline: float, most: int) -
                     selector.unregister(key.fd)
             if sum(map(len, held.values())) > most:
                 stopped = "output"
-    return stopped, bytes(held[stdout.fileno()][:most]), bytes(held[stderr.fileno()][:most])
+    out, err = (bytes(text[:most]) for text in held.values())
+    return stopped, out, err
