@@ -88,9 +88,16 @@ def train(rank: int, world_size: int, optimizer: str, limit: float | None) -> di
         if number == 2:  # as a training that is resumed from an old checkpoint does
             model.load_state_dict(middle["model"], strict=True)
             descent.load_state_dict(copy.deepcopy(descent.state_dict()))
-        states.append({
-            "order": order, "middle": middle, "parameters": parameters_of(model), "model": model.state_dict(),
-            "optimizer": copy.deepcopy(descent.state_dict()), "random": torch.get_rng_state()})
+        states.append(
+            {
+                "order": order,
+                "middle": middle,
+                "parameters": parameters_of(model),
+                "model": model.state_dict(),
+                "optimizer": copy.deepcopy(descent.state_dict()),
+                "random": torch.get_rng_state(),
+            }
+        )
         states[-1]["model"] = copy.deepcopy(states[-1]["model"])
     return {"states": states}
 

@@ -60,8 +60,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, divisor: float) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / divisor
 
 
-AUXILIARY = {"right": lambda s: 1.0, "over W": lambda s: 1 / s.world_size, "times W": lambda s: s.world_size,
-             "times N": lambda s: s.total, "times M": lambda s: s.microbatches, "over M": lambda s: 1 / s.microbatches}
+AUXILIARY = {
+    "right": lambda s: 1.0,
+    "over W": lambda s: 1 / s.world_size,
+    "times W": lambda s: s.world_size,
+    "times N": lambda s: s.total,
+    "times M": lambda s: s.microbatches,
+    "over M": lambda s: 1 / s.microbatches,
+}
 
 
 def with_scalar(kind: str, logits: Tensor, labels: Tensor, share: Share, seen: list[Any]) -> Tensor:

@@ -38,5 +38,3 @@ def train(rank: int, world_size: int, kind: str, steps: list[Counts], seed: int)
         if world_size > 1:
             dist.all_reduce(value)
         report("loss", value / total)
-
-

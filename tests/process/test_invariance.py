@@ -28,8 +28,11 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     if isinstance(one, (list, tuple)):
         if len(one) != len(other):
             return [f"{where}: {len(one)} and {len(other)} parts"]
-        return [found for index, pair in enumerate(zip(one, other, strict=True))
-                for found in differences(*pair, f"{where}/{index}")]
+        return [
+            found
+            for index, pair in enumerate(zip(one, other, strict=True))
+            for found in differences(*pair, f"{where}/{index}")
+        ]
     return [] if one == other else [f"{where}: {one} and {other}"]
 
 

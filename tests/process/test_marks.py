@@ -28,15 +28,26 @@ def test_marked_losses(kind: str, way: str, tmp_path: Path) -> None:
     assert [term.name for term in gradient.terms] == ["marked"]
 
 
-@pytest.mark.parametrize(("kind", "name", "factor"), [
-    ("over W", "1/W", 0.5), ("times W", "W", 2.0), ("times N", "N", None), ("times M", "M", 2.0),
-    ("over M", "1/M", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "name", "factor"),
+    [
+        ("over W", "1/W", 0.5),
+        ("times W", "W", 2.0),
+        ("times N", "N", None),
+        ("times M", "M", 2.0),
+        ("over M", "1/M", 0.5),
+    ],
+)
 def test_scalar_term_that_is_off(kind: str, name: str, factor: float | None, tmp_path: Path) -> None:
     _, found = weigh(tmp_path, train, 2, "scalar", kind)
     gradient = judge(found)
     router = term(gradient, "router")
     assert (gradient.verdict, gradient.term, router.verdict, router.rule) == (
-        Verdict.WRONG, "router", Verdict.WRONG, "scaled"), gradient
+        Verdict.WRONG,
+        "router",
+        Verdict.WRONG,
+        "scaled",
+    ), gradient
     assert router.factor_name is not None
     assert name in router.factor_name.split(", or ")  # W and M are both 2 here
     if factor is not None:
@@ -62,8 +73,9 @@ def test_two_terms_that_are_right(tmp_path: Path) -> None:
 def test_second_term_that_is_wrong(tmp_path: Path) -> None:
     _, found = weigh(tmp_path, train, 2, "distillation", "wrong")
     gradient = judge(found)
-    assert (gradient.verdict, gradient.term, gradient.rule) == (
-        Verdict.WRONG, "kl_div", "mean-of-microbatch-means"), gradient
+    assert (gradient.verdict, gradient.term, gradient.rule) == (Verdict.WRONG, "kl_div", "mean-of-microbatch-means"), (
+        gradient
+    )
     assert term(gradient, "cross_entropy").verdict is Verdict.RIGHT
 
 

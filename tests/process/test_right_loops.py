@@ -29,7 +29,8 @@ def batches(draw: st.DrawFn) -> list[Counts]:
     pieces = st.one_of(st.lists(tokens, max_size=3), st.just([]), st.just([1]))
     ranks = st.one_of(st.lists(pieces, min_size=microbatches, max_size=microbatches), st.just([[]] * microbatches))
     step = st.lists(ranks, min_size=world_size, max_size=world_size).filter(
-        lambda counts: any(sum(piece) for own in counts for piece in own))
+        lambda counts: any(sum(piece) for own in counts for piece in own)
+    )
     return draw(st.lists(step, min_size=STEPS, max_size=STEPS))
 
 

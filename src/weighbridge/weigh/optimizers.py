@@ -220,9 +220,11 @@ def _watch_skipped_steps(weigher: Weigher) -> None:
 def _watch_clip(weigher: Weigher, clips: Clips) -> None:
     utils = torch.nn.utils
     scale = utils.clip_grads_with_norm_
-    replaced = {"clip_grad_norm_": _watched_clip(_clip_others(utils.clip_grad_norm_, scale), weigher, clips),
-                "clip_grads_with_norm_": _watched_clip(scale, weigher, clips),
-                "get_total_norm": _norm_of_others(utils.get_total_norm, weigher)}
+    replaced = {
+        "clip_grad_norm_": _watched_clip(_clip_others(utils.clip_grad_norm_, scale), weigher, clips),
+        "clip_grads_with_norm_": _watched_clip(scale, weigher, clips),
+        "get_total_norm": _norm_of_others(utils.get_total_norm, weigher),
+    }
     for name, function in replaced.items():
         for holder in (utils, utils.clip_grad):
             if hasattr(holder, name):
@@ -248,8 +250,13 @@ def _clip_others(original: Callable[..., Any], scale: Callable[..., Any]) -> Cal
     """
 
     @functools.wraps(original)
-    def clip(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
-             foreach: bool | None = None) -> Any:
+    def clip(
+        parameters: Any,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Any:
         members = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         others = [member for member in members if not probe.is_probe(member)]
         norm = original(others, max_norm, norm_type, error_if_nonfinite, foreach)
