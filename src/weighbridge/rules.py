@@ -175,7 +175,7 @@ _ALL = (
             Formula("per rank, masked ones too", "S_r/(S n_r)", lambda s: s.S_r / (s.S * s.n_r)),
             Formula("per microbatch, masked ones too", "S_rm/(S n_rm)", lambda s: s.S_rm / (s.S * s.n_rm)),
             # Samplers repeat items to even out ranks. A piece's mean holds the repeats; a list of one loss a sequence,
-            # from which they are cut off again, does not. The Trainer's evaluation in transformers 5.24 is the last one.
+            # from which they are cut off again, does not. The Trainer's evaluation in transformers 5.24 is the last.
             Formula("per microbatch, repeats cut off", "F_rm/(F n_rm)", lambda s: s.F_rm / (s.F * s.n_rm)),
             Formula("per microbatch of all ranks", "W S_rm/(S n_m)", lambda s: s.W * s.S_rm / (s.S * s.n_m)),
             Formula(

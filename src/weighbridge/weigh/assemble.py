@@ -164,6 +164,7 @@ def _gradient(records: Records, names: TermNames, views: dict[int, _View]) -> Gr
         if tables:
             first = names.first_line[name]
             terms.append(WeighedTerm(name, tuple(tables), first["marked"], first["coefficient"], first["scalar"]))
+    terms = _trained_on(terms, names)
     dtypes |= {line["dtype"] for view in views.values() for line in view.lines.values()}
     clips = tuple(
         Clip(step, rank, microbatches, factor)
@@ -179,6 +180,17 @@ def _gradient(records: Records, names: TermNames, views: dict[int, _View]) -> Gr
         disagreeing_ranks=tuple(sorted(set().union(*(view.disagreeing for view in views.values())))),
         clips=clips,
     )
+
+
+def _trained_on(terms: list[WeighedTerm], names: TermNames) -> list[WeighedTerm]:
+    """The terms without those that no gradient came from, while one came from others: losses computed and not used."""
+    used = [term for term in terms if any(row.weight for table in term.tables for row in table.rows)]
+    if not used or len(used) == len(terms):
+        return terms
+    for term in terms:
+        if term not in used:
+            names.leave_out(term.name)
+    return used
 
 
 def _epsilon(dtypes: set[str], spread: float) -> float:

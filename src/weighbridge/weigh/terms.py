@@ -36,6 +36,11 @@ class TermNames:
         line = self.first_line[name]
         return line["scalar"], not line["marked"] and line["term"] not in LABEL_LOSSES
 
+    def leave_out(self, name: str) -> None:
+        """Leave out a term that was computed and not trained on."""
+        self.ordered.remove(name)
+        self.notes.append(f"The loss {name} was computed and no gradient came from it: it was left out.")
+
     def _see(self, name: str, line: Line) -> None:
         if name not in self.first_line:
             self.ordered.append(name)

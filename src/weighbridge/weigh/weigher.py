@@ -55,6 +55,7 @@ class Weigher:
         self.tracer_off = False  # a step was skipped while its constant was in the loss
         self.stepped_without_loss = False  # and a record says so
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
+        self.ties_outputs = False  # the wrapper looks for the probe in the graph of the forward's outputs
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
 
     # -- the outermost module -----------------------------------------------------------------------------------

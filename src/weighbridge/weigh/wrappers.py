@@ -16,6 +16,7 @@ from torch import nn
 
 from weighbridge.weigh import optimizers, probe
 from weighbridge.weigh.imports import when_imported
+from weighbridge.weigh.outputs import tied
 from weighbridge.weigh.process import place
 
 if TYPE_CHECKING:
@@ -53,8 +54,15 @@ def watch_owner(weigher: Weigher, module: nn.Module) -> None:
         if weigher.probe is not None and weigher.probe.owner is module:
             weigher.refresh()
 
+    def after(module: nn.Module, args: Any, outputs: Any) -> Any:
+        its = weigher.probe
+        if its is None or its.owner is not module or not weigher.ties_outputs or not weigher.training():
+            return None
+        return tied(outputs, its.link())
+
     module.register_forward_pre_hook(first, prepend=True, with_kwargs=True)
     module.register_forward_pre_hook(last)
+    module.register_forward_hook(after)
 
 
 def _wrap_ddp(weigher: Weigher) -> None:
@@ -68,6 +76,7 @@ def _wrap_ddp(weigher: Weigher) -> None:
         original(self, module, *args, **kwargs)
         _remember(weigher, module)
         weigher.wrapped = True
+        weigher.ties_outputs = bool(self.find_unused_parameters)
 
     wrapper.__init__ = wrap_with_probe
 
