@@ -12,7 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch numpy setuptools wheel
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --constraint constraints.txt \
-		--editable ".[test,transformers,accelerate,lightning,trl,deepspeed]"
+		--editable ".[test,transformers,accelerate,lightning,trl,deepspeed,numba,mpi,parquet]"
 	touch $(STAMP)
 
 # A two-process fine-tuning run on real text, right and wrong; leaves out/right.html and out/wrong.html.

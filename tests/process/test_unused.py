@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from ranks import run_ranks
 from torch import Tensor, nn
 
+from ranks import run_ranks
 from weighbridge.outcome import Verdict
 from weighbridge.verdict import judge_gradient
 from weighbridge.weigh.assemble import assemble

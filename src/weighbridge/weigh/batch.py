@@ -15,6 +15,7 @@ from torch import Tensor
 
 __all__ = ["Batch", "digest_rows"]
 
+TELLING = 8  # numbers in a row from which two equal ones are one item; single labels and small tables repeat by nature
 SAMPLE = 4096  # elements of a row that its digest looks at
 
 
@@ -54,13 +55,18 @@ class Batch:
         return 1
 
     def digests(self, rows: int) -> Tensor | None:
-        """int64 [rows], equal for equal inputs; None where the rows are not the batch's sequences."""
-        if not self.inputs or rows != self.size:
+        """int64 [rows], equal for equal inputs; None where the rows are not the batch's sequences, or hold so little
+        that equal ones are no sign of a repeated item."""
+        if not self.inputs or rows != self.size or self._elements(rows) < TELLING:
             return None
         total = torch.zeros(rows, dtype=torch.int64, device=self.inputs[0].device)
         for number, tensor in enumerate(self.inputs):
             total = total * 31 + digest_rows(tensor.to(total.device), number + 1)
         return total
+
+    def _elements(self, rows: int) -> int:
+        """Numbers that a row has in all inputs together."""
+        return int(sum(tensor.numel() for tensor in self.inputs) // rows)
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[Tensor]:
