@@ -1,10 +1,34 @@
-"""What all tests share: the table of planted faults at the end of a run."""
+"""What all tests share: what runs by default, skips that CI does not forgive, and the table of planted faults."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+
+SLOW = ("exhibits", "mutants")  # these have a make target of their own
+FORGIVEN = ("this processor can't flush subnormals",)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has a target of its own, unless -m asks for it."""
+    asked = str(config.getoption("markexpr"))
+    slow = [item for item in items if any(name not in asked and item.get_closest_marker(name) for name in SLOW)]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Where CI is set everything is installed: a skip for a missing dependency is a failure."""
+    report = yield
+    reason = str(report.longrepr[2]) if report.skipped and isinstance(report.longrepr, tuple) else ""
+    forgiven = hasattr(report, "wasxfail") or any(text in reason for text in FORGIVEN)
+    if report.skipped and os.environ.get("CI") and not forgiven:
+        report.outcome, report.longrepr = "failed", f"skipped, and CI is set: {reason}"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
