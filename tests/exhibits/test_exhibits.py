@@ -11,12 +11,12 @@ import math
 import os
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from weighbridge import Tally
 from weighbridge.cases.catalogue import MECHANISMS, load_catalogue
 from weighbridge.cases.entry import Entry
 
@@ -64,13 +64,15 @@ def weighed(entry: Entry, tmp_path: Path, *, repaired: bool) -> dict[str, Any]:
 
 
 def reported(entry: Entry, *, repaired: bool) -> dict[str, Any]:
-    """The number that the exhibit reports, and the right one, from its rows by exact arithmetic."""
+    """The number that the exhibit reports, and what the Tally makes of its rows."""
     done = run(torchrun(entry, repaired=repaired))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.strip().splitlines()[-1])
-    total = sum((Fraction(part) for part, _ in told["rows"]), Fraction(0))
-    count = sum((Fraction(part) for _, part in told["rows"]), Fraction(0))
-    right = {"sum": float(total), "mean": float(total / count), "perplexity": math.exp(total / count)}[told["kind"]]
+    tally = Tally()
+    for loss_sum, count in told["rows"]:
+        tally.add_row("reported", loss_sum, count)
+    mean = tally.reduce()["reported"]
+    right = {"sum": mean.sum, "mean": mean.value, "perplexity": mean.perplexity}[told["kind"]]
     verdict = "right" if math.isclose(told["reported"], right, rel_tol=1e-9) else "wrong"
     return {"verdict": verdict, "reported": round(told["reported"], 4), "right": round(right, 4)}
 
