@@ -171,13 +171,13 @@ def test_ranks_that_disagree_about_microbatches_are_not_compared(tmp_path: Path)
 
 def test_a_step_that_never_comes_ends_what_was_started_and_nothing_else(tmp_path: Path) -> None:
     stranger = psutil.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-    found = weigh(tmp_path, *script("bad_run.py", "hangs", "--spawn", "2"), options=("--timeout", "6"))
+    found = weigh(tmp_path, *script("bad_run.py", "hangs", "--spawn", "2"), options=("--timeout", "20"))
     assert stranger.is_running()
     stranger.kill()
     stranger.wait()
-    inconclusive(found, "The weighed steps were not done within 6 s.")
+    inconclusive(found, "The weighed steps were not done within 20 s.")
     assert found.json["steps"] <= 1
-    assert found.json["seconds"] < 20
+    assert found.json["seconds"] < 60
     assert not any(psutil.pid_exists(int(path.stem.split("-")[1])) for path in kept_records(found))
 
 
@@ -187,7 +187,9 @@ def test_control_c_ends_the_children_and_keeps_the_records(tmp_path: Path) -> No
     assert running.stdout is not None
     while "hanging" not in running.stdout.readline():
         pass
-    time.sleep(0.5)
+    until = time.monotonic() + 60
+    while len(list(folder.glob("process-*.jsonl"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
     os.killpg(running.pid, signal.SIGINT)
     stdout, stderr = running.communicate(timeout=60)
     assert running.returncode == 130, stdout + stderr
