@@ -43,8 +43,11 @@ lint: setup
 exhibits mutants: setup
 	$(RUN) $(BIN)/python -m pytest -m $@ tests/$@
 
+# Ratios to named rivals, both sides in one run: benchmarks/OVERHEAD.md (weighing) and benchmarks/RESULTS.md (the cure).
 bench: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(RUN) $(BIN)/python benchmarks/overhead.py
+	$(RUN) $(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf .venv out build dist

@@ -54,8 +54,8 @@ def run(ranks: int, width: int, *, weighed: bool) -> Run:
     return Run(statistics.median(steps), max(line["peak_kib"] for line in lines) / 1024, whole)
 
 
-def compare(name: str, ranks: int, width: int, pairs: int) -> None:
-    """Print one row: plain, weighed and their ratio for step, memory and whole command."""
+def compare(name: str, ranks: int, width: int, pairs: int) -> str:
+    """Print and return one row: plain, weighed and their ratio for step, memory and whole command."""
     runs = [(run(ranks, width, weighed=False), run(ranks, width, weighed=True)) for _ in range(pairs)]
     columns = []
     for field, unit, scale in (("step", "ms", 1e3), ("peak", "MiB", 1.0), ("whole", "s", 1.0)):
@@ -63,19 +63,29 @@ def compare(name: str, ranks: int, width: int, pairs: int) -> None:
         weighed = statistics.median(getattr(other, field) for _, other in runs) * scale
         ratio = statistics.median(getattr(other, field) / getattr(one, field) for one, other in runs)
         columns.append(f"{field} {plain:8.1f} -> {weighed:8.1f} {unit:3} = {ratio:.3f}x")
-    print(f"{name:28}  {'   '.join(columns)}", flush=True)
+    line = f"{name:28}  {'   '.join(columns)}"
+    print(line, flush=True)
+    return line
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    print(
+    head = (
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"torch {torch.__version__}; medians of {options.pairs} pairs, plain -> weighed, {STEPS} steps"
     )
-    compare("one process", 1, 192, options.pairs)
-    compare("two ranks, DDP, gloo", 2, 160, options.pairs)
+    print(head)
+    lines = [
+        compare("one process", 1, 192, options.pairs),
+        compare("two ranks, DDP, gloo", 2, 160, options.pairs),
+    ]
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    text = "\n".join(f"    {line}" for line in [head, f"load average at the end {load}", *lines])
+    (HERE / "OVERHEAD.md").write_text(
+        f"# What weighing costs\n\n`python benchmarks/overhead.py`\n\n{text}\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
