@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
+from ranks import PRELOAD
+
 SECONDS = 60
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch.distributed", "pytest", "numpy", "weighbridge.tally", "weighbridge.training"]
-)
+_context.set_forkserver_preload(PRELOAD)
 
 
 @dataclass(frozen=True)

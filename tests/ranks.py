@@ -19,7 +19,20 @@ LIMIT = 120.0
 
 _context = multiprocessing.get_context("forkserver")
 # torch.optim imports torch._dynamo when a first optimizer is built: 2 s of processor time a rank, unless it is there.
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "pytest", "ranks", "loops"])
+# One server serves all pools of a test run, so all name the same modules: what is slow to import, and every rank needs.
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "numpy",
+    "pytest",
+    "weighbridge.tally",
+    "weighbridge.training",
+    "ranks",
+    "loops",
+]
+_context.set_forkserver_preload(PRELOAD)
 
 
 def _rank(

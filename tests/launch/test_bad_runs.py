@@ -15,6 +15,8 @@ import psutil
 import pytest
 from weighing import SCRIPTS, Weighed, script, start_weighing, torchrun, weigh
 
+from weighbridge.weigh.process_tree import is_alive
+
 pytestmark = pytest.mark.launch
 
 BAD = f"{SCRIPTS}/bad_run.py"
@@ -166,6 +168,14 @@ def test_ranks_that_disagree_about_microbatches_are_not_compared(tmp_path: Path)
     assert weigh(tmp_path, *script("bad_run.py", "disagrees", "--spawn", "2"), options=("--steps", "1")).exit_code == 0
 
 
+def still_runs(record: Path) -> bool:
+    """Whether the process that wrote `record` runs; an orphan that has ended stays a zombie until somebody reaps it."""
+    try:
+        return is_alive(psutil.Process(int(record.stem.split("-")[1])))
+    except psutil.NoSuchProcess:
+        return False
+
+
 # -- ended from outside -----------------------------------------------------------------------------------------------
 
 
@@ -178,7 +188,7 @@ def test_a_step_that_never_comes_ends_what_was_started_and_nothing_else(tmp_path
     inconclusive(found, "The weighed steps were not done within 20 s.")
     assert found.json["steps"] <= 1
     assert found.json["seconds"] < 60
-    assert not any(psutil.pid_exists(int(path.stem.split("-")[1])) for path in kept_records(found))
+    assert not any(still_runs(path) for path in kept_records(found))
 
 
 def test_control_c_ends_the_children_and_keeps_the_records(tmp_path: Path) -> None:
@@ -197,7 +207,7 @@ def test_control_c_ends_the_children_and_keeps_the_records(tmp_path: Path) -> No
     assert "The command was interrupted before its weighed steps were done." in " ".join(stdout.split())
     records = list(folder.glob("process-*.jsonl"))
     assert len(records) >= 2
-    assert not any(psutil.pid_exists(int(path.stem.split("-")[1])) for path in records)
+    assert not any(still_runs(path) for path in records)
 
 
 # -- a Python that can't be weighed -----------------------------------------------------------------------------------
