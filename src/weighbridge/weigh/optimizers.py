@@ -125,11 +125,9 @@ def join(weigher: Weigher) -> None:
     parameter = weigher.probe.parameter
     if parameter is None or weigher.engine is not None:
         return
+    if any(_holds(optimizer) for optimizer in _optimizers):
+        return
     beside = {id(p) for p in weigher.probe.owner.parameters() if p.requires_grad and not probe.is_probe(p)}
-    for optimizer in _optimizers:
-        for group in optimizer.param_groups:
-            if any(probe.is_probe(member) for member in group["params"]):
-                return
     for optimizer in _optimizers:
         for group in reversed(optimizer.param_groups):
             if any(id(member) in beside for member in group["params"]):
