@@ -276,3 +276,8 @@ def test_ranks_that_disagree_show_no_rule(tmp_path: Path) -> None:
     parts = stub_parts("wrong", StubAssembly(problems=[problem], comparable=False))
     gradient = weigh_command(["true"], WeighOptions(), record_folder=tmp_path, parts=parts).outcome.gradient
     assert (gradient.rule, gradient.story, gradient.remedy) == (None, "", "")
+
+
+def test_a_coefficient_of_a_term_that_was_not_seen_is_said(tmp_path: Path) -> None:
+    weighing = weigh("pass", "right", tmp_path, coefficients={"rooter": 0.01})
+    assert any("'rooter' has a coefficient and is no term of the loss" in note for note in weighing.outcome.notes)

@@ -226,9 +226,16 @@ def _judge(
         steps_asked=options.steps,
         keep_running=options.keep_running,
         timeout=options.timeout,
-        # In the second step, which has a constant for the first time, a check of the loss may also end the command.
-        notes=[TRACER_NOTE] if options.tracer and assembly.steps > (0 if result.exit_code else 1) else [],
+        notes=[*_unknown_terms(assembly.gradient, options.coefficients), *_tracer_note(options, assembly, result)],
     )
+
+
+def _tracer_note(options: WeighOptions, assembly: Assembly, result: CommandResult) -> list[str]:
+    """The note on logged losses, where the tracer may have been in one: from the second step on.
+
+    In that step, which has a constant for the first time, a check of the loss may also end the command.
+    """
+    return [TRACER_NOTE] if options.tracer and assembly.steps > (0 if result.exit_code else 1) else []
 
 
 def _with_coefficients(reading: GradientReading | None, declared: Mapping[str, float]) -> GradientReading | None:
