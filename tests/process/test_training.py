@@ -6,91 +6,18 @@ the comparison can fail.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from gloo_ranks import on_ranks
+from small_training import COUNTS, LENGTH, batch, losses_of, model_of, off, reference, window, wrapped
 from weighbridge.errors import InputError, WeightError
 from weighbridge.training import GradientNormalizer, StepCheck, loss_scale
-
-COUNTS = [[1, 15, 0], [4, 2, 7], [0, 0, 0], [3, 0, 20]]  # tokens by rank and microbatch
-WORDS, WIDTH, LENGTH = 13, 8, 24
-
-
-def model_of(dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, WORDS)).to(dtype)
-
-
-def batch(rank: int, microbatch: int, counts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(100 * rank + microbatch)
-    words = torch.randint(0, WORDS, (2, LENGTH), generator=generator)
-    labels = torch.randint(0, WORDS, (2 * LENGTH,), generator=generator)
-    labels[counts[rank][microbatch] :] = -100
-    return words, labels
-
-
-def losses_of(model: nn.Module, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(model(words).flatten(0, 1), labels, reduction="none")
-
-
-def reference(counts: list[list[int]], world_size: int) -> list[torch.Tensor]:
-    model = model_of(torch.float64)
-    total = sum(sum(each) for each in counts[:world_size])
-    for rank in range(world_size):
-        for microbatch in range(len(counts[rank])):
-            (losses_of(model, *batch(rank, microbatch, counts)).sum() / max(total, 1)).backward()
-    return [parameter.grad for parameter in model.parameters()]  # type: ignore[misc]
-
-
-def off(model: nn.Module, counts: list[list[int]], world_size: int) -> float:
-    """The largest difference of a gradient from the reference, relative to the largest entry of that."""
-    worst = 0.0
-    for parameter, right in zip(model.parameters(), reference(counts, world_size), strict=True):
-        gradient = parameter.grad
-        assert gradient is not None
-        whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        worst = max(worst, float((whole.double() - right).abs().max() / right.abs().max()))
-    return worst
-
-
-def wrapped(kind: str, world_size: int) -> tuple[nn.Module, nn.Module]:
-    """The model as a user wraps it, and the module whose parameters hold the gradients."""
-    from torch.distributed.fsdp import fully_shard
-
-    model = model_of()
-    if kind.startswith("ddp"):
-        ddp = DistributedDataParallel(model)
-        return ddp, ddp.module
-    if kind == "hsdp":
-        mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicate", "shard"))
-        return fully_shard(model, mesh=mesh), model
-    if kind.startswith("fsdp2"):
-        if kind != "fsdp2 root":
-            fully_shard(model[1])
-        fully_shard(model)
-        if kind == "fsdp2 factors":
-            for module, factor in ((model[1], 1.0), (model, 3.0)):
-                module.set_force_sum_reduction_for_comms(True)  # gloo can't scale while it reduces
-                module.set_gradient_divide_factor(factor)
-        return model, model
-    return model, model
-
-
-def window(model: nn.Module, kind: str, microbatch: int, last: int) -> contextlib.AbstractContextManager[Any]:
-    if kind == "ddp no_sync" and microbatch < last:
-        return model.no_sync()  # type: ignore[operator, no-any-return]
-    if kind == "fsdp2 no sync":
-        model.set_requires_gradient_sync(microbatch == last)  # type: ignore[operator]
-    return contextlib.nullcontext()
 
 
 def train(rank: int, world_size: int, kind: str, how: str) -> dict[str, Any]:
@@ -155,6 +82,32 @@ def test_without_the_cure_the_same_settings_are_wrong(kind: str) -> None:
     assert min(min(found["off"]) for found in on_ranks(world_size, train, kind, "means")) > 0.05
 
 
+RAGGED = [[1, 15, 0], [4], [2, 9]]  # ranks with windows of different lengths
+
+
+def ragged(rank: int, world_size: int, kind: str, how: str) -> tuple[float, int]:
+    model, inner = wrapped(kind, world_size)
+    normalizer = GradientNormalizer(model, limit=20)
+    last = len(RAGGED[rank]) - 1
+    for microbatch in range(last + 1):
+        words, labels = batch(rank, microbatch, RAGGED)
+        with window(model, kind, microbatch, last):
+            losses, mask = losses_of(model, words, labels), labels != -100
+            if how == "ours":
+                normalizer.backward(losses, mask)
+            else:
+                (losses.sum() / mask.sum().clamp(min=1) / (last + 1)).backward()
+    count = normalizer.finish().count if how == "ours" else 0
+    return off(inner, RAGGED, world_size), count
+
+
+def test_ranks_may_have_windows_of_different_lengths() -> None:
+    """Not with FSDP2: it gathers parameters in every forward, so ranks have to have equally many."""
+    answers = on_ranks(3, ragged, "ddp no_sync", "ours")
+    assert [(wrong < PRECISION, count) for wrong, count in answers] == [(True, 31)] * 3
+    assert min(wrong for wrong, _ in on_ranks(3, ragged, "ddp no_sync", "theirs")) > 0.05
+
+
 def factors(rank: int, world_size: int) -> tuple[float, list[float]]:
     model, _ = wrapped("fsdp2 factors", world_size)
     normalizer = GradientNormalizer(model, limit=20)
@@ -192,6 +145,31 @@ def test_fsdp1() -> None:
         assert wrong < PRECISION
         assert divisor == 2
         assert value is not None
+
+
+def fsdp1_original(rank: int, world_size: int) -> tuple[float, float | None, int]:
+    warnings.filterwarnings("ignore")
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    inner = model_of()
+    inner[1] = FullyShardedDataParallel(inner[1], use_orig_params=True, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=torch.device("cpu"))
+    normalizer = GradientNormalizer(model, limit=20)
+    for counts in (COUNTS, [each[:2] for each in COUNTS]):
+        model.zero_grad()
+        for microbatch in range(len(counts[rank])):
+            words, labels = batch(rank, microbatch, counts)
+            normalizer.backward(losses_of(model, words, labels), labels != -100)
+        mean = normalizer.finish()
+        with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            worst = off(model, counts, world_size)
+    return worst, normalizer.divisor, mean.count
+
+
+def test_fsdp1_with_original_parameters() -> None:
+    assert [(wrong < PRECISION, divisor, count) for wrong, divisor, count in on_ranks(2, fsdp1_original)] == [
+        (True, 2, 22)
+    ] * 2
 
 
 def spoiled(rank: int, world_size: int, how: str) -> tuple[str, list[float | None]]:

@@ -79,6 +79,13 @@ class TorchRanks:
         self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups], host=False)
         return tensor.to(lanes.device)
 
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        """The elementwise sum over ranks, in place, in the tensor's own dtype; raises as `sum`.
+
+        The backend has to carry the tensor's device.
+        """
+        self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups], host=False)
+
     def gather(self, text: str) -> list[str]:
         """The texts of all ranks, in order of rank; raises as `sum`."""
         held = [text]

@@ -9,8 +9,9 @@ for batch in microbatches:
 mean = normalizer.finish()                     # before clipping
 """
 
-from weighbridge.training.normalizer import GradientNormalizer, StepMean
-from weighbridge.training.proof import PieceCheck, StepCheck
+from weighbridge.training.judge import PieceCheck, StepCheck
+from weighbridge.training.normalizer import GradientNormalizer
 from weighbridge.training.scale import loss_scale
+from weighbridge.training.step_mean import StepMean
 
 __all__ = ["GradientNormalizer", "PieceCheck", "StepCheck", "StepMean", "loss_scale"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,9 +23,9 @@ class Gradients:
     def __init__(self, model: torch.nn.Module) -> None:
         self.module = model
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward of a scalar."""
-        loss.backward()
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Run the backward of a scalar; `options` are those of `torch.Tensor.backward`."""
+        loss.backward(**options)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor` on the device of the gradients: where they are reduced, it can be too."""
@@ -41,6 +42,10 @@ class Gradients:
             device = gradients[0].device
             torch._foreach_mul_(gradients, (scale * each).to(device))
 
+    def gathered(self) -> AbstractContextManager[Any]:
+        """Inside it, `prints` can be called."""
+        return nullcontext()
+
     def prints(self, module: torch.nn.Module, parameter: torch.Tensor) -> torch.Tensor | None:
         """Fingerprints of the whole reduced gradient of a parameter of `module`; None where it has none."""
         return None if parameter.grad is None else fingerprints(parameter.grad)
@@ -49,6 +54,19 @@ class Gradients:
         """Machine epsilon of the coarsest gradient."""
         kinds = {parameter.grad.dtype for parameter in self.module.parameters() if parameter.grad is not None}
         return float(max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float32).eps))
+
+
+class ViewedShards(Gradients):
+    """Gradients of FSDP1 with `use_orig_params=True`: each rank holds some stretch of some parameters."""
+
+    def gathered(self) -> AbstractContextManager[Any]:
+        """All of every parameter and of its gradient, on every rank, for the time being."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        whole: AbstractContextManager[Any] = FullyShardedDataParallel.summon_full_params(
+            self.module, writeback=False, with_grads=True
+        )
+        return whole
 
 
 class FlatShards(Gradients):
@@ -81,12 +99,12 @@ class EngineGradients(Gradients):
         super().__init__(engine.module)
         self._engine = engine
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Run the backward, without the engine's own division by its accumulation steps.
 
         That happens on the way from the loss to the parameters, where it could not be told from the model.
         """
-        self._engine.backward(loss, scale_wrt_gas=False)
+        self._engine.backward(loss, scale_wrt_gas=False, **options)
 
     def scale(self, scale: torch.Tensor, factor: Factor) -> None:
         """Multiply every gradient by `scale` [] times the parameter's factor."""
@@ -122,5 +140,9 @@ def gradients_of(model: Any) -> Gradients:
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"The model is a {type(model).__name__}. It is a torch module, wrapped or not. Pass that.")
     fsdp = sys.modules.get("torch.distributed.fsdp")
-    flat = fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules())
-    return FlatShards(model) if flat else Gradients(model)
+    if fsdp is None:
+        return Gradients(model)
+    flat = [module for module in model.modules() if isinstance(module, fsdp.FullyShardedDataParallel)]
+    if not flat:
+        return Gradients(model)
+    return ViewedShards(model) if all(module._use_orig_params for module in flat) else FlatShards(model)

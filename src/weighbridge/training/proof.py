@@ -1,9 +1,9 @@
-"""What the wrapper divides by, and whether every token ends up with the weight 1/N: measured, not looked up.
+"""What the wrapper divides by, and whether each microbatch ends up with the weight 1/N: measured, not looked up.
 
 All ranks bring the fingerprints of their microbatches together. Their sum, over the fingerprint of the reduced
 gradient, is what the wrapper divided by; it may differ from parameter to parameter. After scaling, the gradient's
-fingerprints have to be the sum of all microbatches' over N. Where they are not, least squares finds the weight that
-each microbatch did get: that is the table in the error.
+fingerprints have to be the sum of all microbatches', each over the tokens of its term. Where they are not, least
+squares finds the weight that each microbatch did get.
 """
 
 from __future__ import annotations
@@ -11,83 +11,56 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from weighbridge.collectives import Collective
-from weighbridge.errors import InputError, WeightError
-from weighbridge.training.watch import PRINTS, Key
+from weighbridge.errors import InputError
+from weighbridge.training.losses import CallWeights
+from weighbridge.training.watch import PRINTS, Key, Piece
 
-__all__ = ["PieceCheck", "Prints", "StepCheck", "bring_together", "check_step", "divisors"]
+__all__ = ["GradientCheck", "Place", "Prints", "bring_together", "check_gradient", "divisors"]
 
 Floats = npt.NDArray[np.float64]
-COARSE = 2.0**-6  # what reductions in bfloat16 may do: up to here a difference is told, beyond it is an error
 SAME = 1e-3  # relative: divisors this close are one number
+FINE = 1e-6  # largest epsilon of a fine dtype
 NOISE = 1e-9  # a fingerprint this small beside its addends says nothing
-
-
-@dataclass(frozen=True, slots=True)
-class PieceCheck:
-    """One microbatch of the checked step.
-
-    Attributes:
-        tokens: its number of tokens.
-        weight: weight of each of them relative to the one it should have (1 is right); None where not determined.
-    """
-
-    rank: int
-    microbatch: int
-    tokens: int
-    weight: float | None
+SCALED_UP = 2.0**-6  # a divisor below this is the factor of a loss scaler
 
 
 @dataclass(frozen=True)
-class StepCheck:
-    """What checking a step found.
+class Place:
+    """One term of one microbatch of one rank: where it is, how many tokens were counted, what its losses weigh."""
 
-    Attributes:
-        pieces: in order of rank and microbatch.
-        divisor: what the wrapper divides by; the median where it differs by parameter.
-        difference: of the gradient from the right one, relative.
-        within: up to which difference it is right.
-    """
-
-    pieces: tuple[PieceCheck, ...]
-    divisor: float
-    difference: float
-    within: float
-
-    @property
-    def is_right(self) -> bool:
-        """Whether every token weighs what it should, to the precision of the gradients."""
-        return self.difference <= self.within
-
-    def table(self) -> str:
-        """The weights, one microbatch a line."""
-        lines = ["rank  microbatch  tokens  relative weight"]
-        for piece in self.pieces:
-            weight = "-" if piece.weight is None else f"{piece.weight:.4f}"
-            lines.append(f"{piece.rank:4d}  {piece.microbatch:10d}  {piece.tokens:6d}  {weight:>15}")
-        return "\n".join(lines)
+    rank: int
+    microbatch: int
+    term: str
+    tokens: int
+    calls: tuple[CallWeights, ...] = ()
 
 
 @dataclass
 class Prints:
-    """Fingerprints of all ranks: of every microbatch, and of the reduced gradient.
+    """Fingerprints of all ranks: of every piece, and of the reduced gradient.
 
     Attributes:
         keys: parameters, in one order on all ranks.
-        local: [pieces, keys * PRINTS]; a microbatch that did not touch a parameter has zeros there.
-        places: (rank, microbatch) of every piece; `tokens` how many tokens it has.
+        local: [pieces, keys * PRINTS]; a piece that did not touch a parameter has zeros there.
+        places: what each piece is.
+        whole: the reduced gradient's, by parameter.
     """
 
     keys: list[Key]
     local: Floats
-    places: list[tuple[int, int]]
-    tokens: list[int]
+    places: list[Place]
     whole: dict[Key, Floats] = field(default_factory=dict)
+
+    def of_term(self, term: str) -> Prints:
+        """The same for one term of the loss; `whole` is empty."""
+        chosen = [index for index, place in enumerate(self.places) if place.term == term]
+        return Prints(self.keys, self.local[chosen], [self.places[index] for index in chosen])
 
     def summed(self, key: Key) -> Floats:
         """The sum over all pieces of one parameter's fingerprints [PRINTS]."""
@@ -100,30 +73,34 @@ class Prints:
         return float(np.abs(self.local[:, start : start + PRINTS]).sum())
 
 
-def bring_together(pieces: Sequence[Mapping[Key, list[float]]], tokens: Sequence[int], ranks: Collective) -> Prints:
+def bring_together(pieces: Sequence[Piece], ranks: Collective) -> Prints:
     """Everyone's fingerprints; a collective over `ranks`."""
-    mine = [[[list(key), prints] for key, prints in piece.items()] for piece in pieces]
-    gathered = [json.loads(text) for text in ranks.gather(json.dumps([mine, list(tokens)]))]
-    keys = sorted({(key[0], key[1]) for held, _ in gathered for piece in held for key, _ in piece})
+    told = [
+        [piece.term, int(piece.tokens), [astuple(call) for call in piece.call_weights()], piece.relative_prints()]
+        for piece in pieces
+    ]
+    gathered = [json.loads(text) for text in ranks.gather(json.dumps(told))]
+    keys = sorted({(key[0], key[1]) for told in gathered for *_, prints in told for key, _ in prints})
     column = {key: index * PRINTS for index, key in enumerate(keys)}
-    places, counts, rows = [], [], []
-    for rank, (held, numbers) in enumerate(gathered):
-        for microbatch, (piece, count) in enumerate(zip(held, numbers, strict=True)):
+    places, rows = [], []
+    for rank, told in enumerate(gathered):
+        seen: dict[str, int] = {}
+        for term, tokens, calls, prints in told:
             row = np.zeros(len(keys) * PRINTS)
-            for key, prints in piece:
+            for key, values in prints:
                 start = column[key[0], key[1]]
-                row[start : start + PRINTS] = prints
-            places.append((rank, microbatch))
-            counts.append(count)
+                row[start : start + PRINTS] = values
+            seen[term] = seen.get(term, -1) + 1
+            places.append(Place(rank, seen[term], term, tokens, tuple(CallWeights(*call) for call in calls)))
             rows.append(row)
-    return Prints(keys, np.array(rows).reshape(len(rows), len(keys) * PRINTS), places, counts)
+    return Prints(keys, np.array(rows).reshape(len(rows), len(keys) * PRINTS), places)
 
 
 def divisors(prints: Prints) -> dict[Key, float]:
     """What each parameter's gradient was divided by, as far as its fingerprints say.
 
     Raises:
-        InputError: no parameter's gradient says anything.
+        InputError: no parameter's gradient says anything, or a loss scaler's factor is still in it.
     """
     found: dict[Key, float] = {}
     for key, whole in prints.whole.items():
@@ -136,6 +113,11 @@ def divisors(prints: Prints) -> dict[Key, float]:
             "measured on gradients. Call finish after the last backward, before they are cleared, or pass divisor=."
         )
     middle = float(np.median(list(found.values())))
+    if 0 < middle < SCALED_UP:
+        raise InputError(
+            f"The gradients are {1 / middle:.6g} times the sum of the losses' gradients. A loss scaler's factor is "
+            "still in them, and it would be divided out again after finish. Call scaler.unscale_(optimizer) first."
+        )
     if all(abs(value - middle) <= SAME * abs(middle) for value in found.values()):
         return {key: _plain(middle) for key in prints.keys}
     return {key: _plain(found.get(key, middle)) for key in prints.keys}
@@ -149,69 +131,75 @@ def _plain(value: float) -> float:
     return value
 
 
-def check_step(
+@dataclass(frozen=True)
+class GradientCheck:
+    """How far the scaled gradient is from what it should be, and what each piece's loss sum got.
+
+    Attributes:
+        difference: relative; what `within` allows is rounding.
+        weights: of each piece's loss sum, relative to what it should be; None where not determined.
+    """
+
+    difference: float
+    within: float
+    weights: list[float | None]
+
+
+def check_gradient(
     prints: Prints,
     scaled: Mapping[Key, Floats],
-    global_tokens: int,
+    goals: Sequence[float],
     *,
-    divisor: float,
-    given: bool,
+    divisor: float | None,
     epsilon: float,
     ranks: Collective,
-) -> StepCheck:
+) -> GradientCheck:
     """Compare the scaled gradient's fingerprints with what they should be; a collective over `ranks`.
 
     Args:
-        prints: the microbatches' fingerprints, and those of the gradient before it was scaled.
+        prints: the pieces' fingerprints, and those of the gradient before it was scaled, where it was looked at.
         scaled: those of the gradient as the optimizer will see it.
-        global_tokens: tokens of the step, N.
-        divisor: what the wrapper divides by, `given` by the user or measured.
+        goals: what each piece's loss sum should be multiplied by: coefficient over the term's tokens, [pieces].
+        divisor: what the wrapper divides by, as the user said; None: it was measured, and a common factor is no fault.
         epsilon: machine epsilon of the coarsest gradient.
         ranks: all ranks' gradients have to agree.
+
+    A microbatch's gradient is rounded by half an epsilon at each of a few sums, scalings and casts. Where epsilon is
+    small, 64 of it leave room for sums over many microbatches and ranks, and no fault is near. In bfloat16 that would
+    be a half; there the rounding of single entries averages out over a gradient, and 4 epsilon are enough.
     """
     keys = [key for key in prints.keys if key in scaled]
     columns = np.concatenate([np.arange(PRINTS) + prints.keys.index(key) * PRINTS for key in keys])
     observed = np.concatenate([scaled[key] for key in keys])
-    parts = prints.local[:, columns] / global_tokens
+    parts = prints.local[:, columns] * np.array(goals)[:, None]
     size = float(np.linalg.norm(np.abs(parts).sum(axis=0))) or 1.0
     everyone = np.array([json.loads(text) for text in ranks.gather(json.dumps(observed.tolist()))])
     apart = float(np.abs(everyone - everyone[0]).max(initial=0.0)) / size
     difference = max(float(np.linalg.norm(observed - parts.sum(axis=0))) / size, apart)
-    within = 64 * epsilon
-    weights: list[float | None] = [1.0] * len(prints.places)
-    if not difference <= within:
-        reduced = np.concatenate([prints.whole[key] for key in keys])
-        weights = _solved(prints.local[:, columns], reduced, prints.tokens, divisor if given else None)
-    pieces = tuple(
-        PieceCheck(rank, microbatch, count, weight if count else None)
-        for (rank, microbatch), count, weight in zip(prints.places, prints.tokens, weights, strict=True)
-    )
-    return StepCheck(pieces, divisor, difference if math.isfinite(difference) else math.inf, within)
+    within = 64 * epsilon if epsilon <= FINE else 4 * epsilon
+    if difference <= within:
+        return GradientCheck(difference, within, [1.0] * len(parts))
+    if prints.whole:  # scaling by what was measured on a faulty gradient hides what the fault was
+        observed = np.concatenate([prints.whole[key] for key in keys])
+        parts = prints.local[:, columns] / (divisor or 1.0)
+    tokens = [place.tokens for place in prints.places] if divisor is None else None
+    weights = _solved(parts, observed, tokens)
+    return GradientCheck(difference if math.isfinite(difference) else math.inf, within, weights)
 
 
-def _solved(parts: Floats, reduced: Floats, tokens: Sequence[int], divisor: float | None) -> list[float | None]:
-    """The weights [pieces] with which the pieces' parts [pieces, prints] add up to the reduced gradient [prints].
+def _solved(parts: Floats, observed: Floats, tokens: Sequence[int] | None) -> list[float | None]:
+    """The weights [pieces] with which the pieces' parts [pieces, prints] add up to the gradient [prints].
 
-    Relative to `divisor`; where that is not known, relative to the mean over all tokens.
+    With `tokens`, relative to the mean over all of them.
     """
     live = np.abs(parts).sum(axis=1) > 0
-    if not np.isfinite(reduced).all() or not live.any():
+    if not np.isfinite(observed).all() or not live.any():
         return [None] * len(parts)
-    solved, _, rank, _ = np.linalg.lstsq(parts[live].T, reduced, rcond=1e-10)
+    solved, _, rank, _ = np.linalg.lstsq(parts[live].T, observed, rcond=1e-10)
     if rank < int(live.sum()):
         return [None] * len(parts)
-    counts = np.array(tokens, dtype=np.float64)[live]
-    mean = float(solved @ counts) / float(counts.sum()) if divisor is None else 1 / divisor
-    found = iter((solved / mean).tolist())
+    if tokens is not None:
+        counts = np.array(tokens, dtype=np.float64)[live]
+        solved = solved / (float(solved @ counts) / float(counts.sum()) or 1.0)
+    found = iter(solved.tolist())
     return [next(found) if each else None for each in live]
-
-
-def refusal(check: StepCheck) -> WeightError:
-    """The error for a step whose tokens don't weigh what they should."""
-    return WeightError(
-        f"The gradient of the first step differs from the token mean's by {check.difference:.2g} of its size; up to "
-        f"{check.within:.2g} is rounding. Every token of a step has to weigh the same (relative weight 1).\n"
-        f"{check.table()}\n"
-        "Look for what scales or skips some microbatches between backward and finish: an accumulation that divides by "
-        "itself, a clip before finish, gradients that are cleared or not reduced."
-    )

@@ -11,11 +11,14 @@ during the forward. So hooks are set from forward pre-hooks. All of them are gon
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-__all__ = ["PRINTS", "Key", "Watch", "fingerprints", "full"]
+from weighbridge.training.losses import CallWeights, LossCall, calls_in
+
+__all__ = ["PRINTS", "Key", "Piece", "Watch", "fingerprints", "full"]
 
 PRINTS = 4  # fingerprints of a gradient
 CHUNK = 1 << 18
@@ -42,25 +45,79 @@ def fingerprints(gradient: torch.Tensor, start: int = 0) -> torch.Tensor:
     return total
 
 
+@dataclass
+class Piece:
+    """One term of one microbatch of this rank.
+
+    Attributes:
+        term: name of the term, "" where there is only one.
+        tokens: how many the user counted, int64 [].
+        counted: which ones, bool [items]; None where a sum and a number were handed in.
+        sequences: in the model's input; None where that doesn't show.
+        calls: of known loss functions.
+        seed: the gradient that the loss sum was seeded with, [].
+        prints: of the local gradient of every parameter.
+    """
+
+    term: str
+    tokens: torch.Tensor
+    counted: torch.Tensor | None
+    sequences: int | None
+    calls: list[LossCall]
+    seed: torch.Tensor | None = None
+    prints: dict[Key, torch.Tensor] = field(default_factory=dict)
+
+    def seeded(self) -> float:
+        """What the loss sum was seeded with; all else is relative to that."""
+        return 1.0 if self.seed is None else float(self.seed)
+
+    def relative_prints(self) -> list[tuple[Key, list[float]]]:
+        """The fingerprints relative to a loss seeded with 1."""
+        return [(key, (prints / self.seeded()).tolist()) for key, prints in self.prints.items()]
+
+    def call_weights(self) -> list[CallWeights]:
+        """What the items of each known call weigh in the loss sum; after the backward."""
+        if self.counted is not None:
+            return self._under_the_mask(self.counted)
+        found = [call.weights(self.seeded(), self.sequences) for call in self.calls]
+        return [weights for weights in found if weights is not None]
+
+    def _under_the_mask(self, mask: torch.Tensor) -> list[CallWeights]:
+        """The sum was taken here, so weights are 1; but no more tokens can count than there are labels.
+
+        A mask of positions that the loss ignores (an attention mask over a prompt) counts tokens that have no loss.
+        """
+        labels = [call for call in self.calls if call.labels]
+        if sum(call.counted.numel() for call in labels) != mask.numel():
+            return []
+        held = torch.cat([call.counted for call in labels])
+        held = held if int(held.sum()) < int(mask.sum()) else mask
+        sequences = self.sequences if self.sequences and held.numel() % self.sequences == 0 else 1
+        rows = [(number, number, float(number)) for number in held.reshape(sequences, -1).sum(1).tolist()]
+        return [CallWeights(labels[0].function, True, False, rows, torch.finfo(torch.float32).eps)]
+
+
 class Watch:
-    """Fingerprints of the local gradients, microbatch by microbatch, while it is attached to `model`."""
+    """Fingerprints of the local gradients, piece by piece, while it is attached to `model`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.modules = list(model.modules())
-        self.pieces: list[dict[Key, torch.Tensor]] = []
-        self.seeds: list[torch.Tensor | None] = []
+        self.pieces: list[Piece] = []
+        self._sequences: int | None = None
         self._hooked: dict[int, torch.Tensor] = {}  # by id, and held so that no other tensor gets that id
-        self._handles: list[Any] = []
+        self._handles: list[Any] = [model.register_forward_pre_hook(self._see_batch, with_kwargs=True)]
         for position, module in enumerate(self.modules):
             hook = module.register_forward_pre_hook(lambda module, _, position=position: self._hook(position, module))
             self._handles.append(hook)
 
-    def begin_piece(self, loss: torch.Tensor) -> None:
-        """The next microbatch; the gradient that its loss is seeded with is what all others are relative to."""
-        self.pieces.append({})
-        self.seeds.append(None)
-        index = len(self.seeds) - 1
-        loss.register_hook(lambda seed: self._seed(index, seed))
+    def begin_piece(
+        self, loss: torch.Tensor, tokens: torch.Tensor, *, term: str = "", mask: torch.Tensor | None = None
+    ) -> None:
+        """The next piece; the gradient that its loss is seeded with is what all others are relative to."""
+        counted = None if mask is None else mask.detach().reshape(-1)
+        piece = Piece(term, tokens, counted, self._sequences, calls_in(loss))
+        self.pieces.append(piece)
+        loss.register_hook(lambda seed: setattr(piece, "seed", seed.detach().double()))
 
     def detach(self) -> None:
         """Take all hooks away."""
@@ -70,23 +127,18 @@ class Watch:
 
     def forget(self) -> None:
         """Begin the step anew."""
-        self.pieces, self.seeds = [], []
-
-    def local(self) -> list[dict[Key, list[float]]]:
-        """The fingerprints of every microbatch, relative to a loss seeded with 1."""
-        found = []
-        for piece, seed in zip(self.pieces, self.seeds, strict=True):
-            scale = 1.0 if seed is None else float(seed)
-            found.append({key: (prints / scale).tolist() for key, prints in piece.items()})
-        return found
+        self.pieces = []
 
     def parameter(self, key: Key) -> torch.Tensor | None:
         """The parameter as it lies in its module now, sharded or not."""
         module, name = self.modules[key[0]], key[1]
         return module._parameters.get(name)
 
-    def _seed(self, index: int, seed: torch.Tensor) -> None:
-        self.seeds[index] = seed.detach().double()
+    def _see_batch(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim() >= 2]
+        ids = [each for each in given if each.dim() == 2 and not each.is_floating_point()]
+        first = (ids or given or [None])[0]
+        self._sequences = None if first is None else int(first.shape[0])
 
     def _hook(self, position: int, module: torch.nn.Module) -> None:
         for name, parameter in module._parameters.items():
@@ -99,5 +151,5 @@ class Watch:
     def _take(self, key: Key, gradient: torch.Tensor) -> None:
         if not self.pieces:
             return
-        held, prints = self.pieces[-1], fingerprints(gradient)
+        held, prints = self.pieces[-1].prints, fingerprints(gradient)
         held[key] = held[key] + prints if key in held else prints
