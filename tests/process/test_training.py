@@ -257,6 +257,44 @@ def test_shards_of_a_sequence_share_a_denominator() -> None:
         assert data_only > 0.05
 
 
+def normalized_over_a_mesh(rank: int, world_size: int, kind: str) -> tuple[float, int]:
+    """DP x CP: all four ranks share a denominator. DP x TP: ranks 0 and 1 hold halves of the model, and one batch."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    second = "tp" if kind == "tp" else "cp"
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", second))
+    model: Any = model_of()
+    if kind == "tp":
+        parallelize_module(model, mesh["tp"], {"1": ColwiseParallel(), "3": RowwiseParallel()})
+        fully_shard(model[1], mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+    elif kind == "cp fsdp2":
+        fully_shard(model, mesh=mesh["dp", "cp"]._flatten())
+    else:
+        model = DistributedDataParallel(model)
+    data = rank // 2 if kind == "tp" else rank
+    normalizer = GradientNormalizer(model, mesh["dp"] if kind == "tp" else mesh["dp", "cp"], limit=20)
+    found = 0.0
+    for _ in range(2):
+        model.zero_grad()
+        for microbatch in range(3):
+            words, labels = batch(data, microbatch, COUNTS)
+            normalizer.backward(losses_of(model, words, labels), labels != -100)
+        count = normalizer.finish().count
+        inner = model.module if kind == "cp ddp" else model
+        found = max(found, off(inner, COUNTS, 2 if kind == "tp" else 4))
+    return found, count
+
+
+@pytest.mark.parametrize("kind", ["cp ddp", "cp fsdp2", "tp"])
+def test_a_denominator_is_shared_over_the_axes_of_a_mesh(kind: str) -> None:
+    total = sum(map(sum, COUNTS[: 2 if kind == "tp" else 4]))
+    for wrong, count in on_ranks(4, normalized_over_a_mesh, kind):
+        assert wrong < PRECISION
+        assert count == total
+
+
 def empty_first(rank: int, world_size: int) -> tuple[Any, ...]:
     model = DistributedDataParallel(model_of())
     normalizer = GradientNormalizer(model, limit=20)
