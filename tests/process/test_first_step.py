@@ -312,3 +312,22 @@ def test_a_loss_scaler(unscaled: bool) -> None:
     normalizer.finish()
     for one, two in zip(model.parameters(), right.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("what", ["the model", "the loss"])
+def test_under_torch_compile(what: str) -> None:
+    model, right = Tiny(), Tiny()
+    run: Any = torch.compile(model, backend="aot_eager") if what == "the model" else model
+    loss: Any = torch.compile(token_losses, backend="aot_eager") if what == "the loss" else token_losses
+    normalizer = GradientNormalizer(run)
+    total = sum(map(sum, COUNTS))
+    for _ in range(2):
+        model.zero_grad()
+        right.zero_grad()
+        for counts in COUNTS:
+            words, labels = batch(counts)
+            normalizer.backward(*loss(run(words), labels))
+            (token_sum(right(words), labels)[0] / total).backward()
+        assert normalizer.finish().count == total
+        for one, two in zip(model.parameters(), right.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad)
