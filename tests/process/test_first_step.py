@@ -314,6 +314,7 @@ def test_a_loss_scaler(unscaled: bool) -> None:
         torch.testing.assert_close(one.grad, two.grad)
 
 
+@pytest.mark.filterwarnings("ignore")  # Dynamo looks at .grad of what is no leaf
 @pytest.mark.parametrize("what", ["the model", "the loss"])
 def test_under_torch_compile(what: str) -> None:
     model, right = Tiny(), Tiny()
