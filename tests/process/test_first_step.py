@@ -332,3 +332,52 @@ def test_under_torch_compile(what: str) -> None:
         assert normalizer.finish().count == total
         for one, two in zip(model.parameters(), right.parameters(), strict=True):
             torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_finish_without_a_backward_is_refused() -> None:
+    model = Tiny()
+    normalizer = GradientNormalizer(model)
+    with pytest.raises(InputError, match="without a backward"):
+        normalizer.finish()
+    words, labels = batch(COUNTS[0])
+    normalizer.backward(*token_sum(model(words), labels))
+    normalizer.finish()
+    before = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    with pytest.raises(InputError, match="once after the last microbatch"):
+        normalizer.finish()
+    for parameter, kept in zip(model.parameters(), before, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, kept)
+
+
+@pytest.mark.parametrize("cleared", ["to none", "to zero", "never"])
+def test_gradients_that_were_left_over_are_told(cleared: str) -> None:
+    model = Tiny()
+    normalizer = GradientNormalizer(model)
+    for counts in COUNTS:
+        words, labels = batch(counts)
+        pair = token_sum(model(words), labels)
+        if cleared == "never" and counts == COUNTS[1]:
+            with pytest.raises(InputError, match="gradients of the last step are still there"):
+                normalizer.backward(*pair)
+            return
+        normalizer.backward(*pair)
+        assert normalizer.finish().count == sum(counts)
+        if cleared != "never":
+            model.zero_grad(set_to_none=cleared == "to none")
+
+
+def test_a_first_step_that_overflows_is_put_off() -> None:
+    model = Tiny()
+    normalizer = GradientNormalizer(model)
+    words, labels = batch(COUNTS[0])
+    normalizer.backward(token_sum(model(words), labels)[0] * float("inf"), 4)
+    with pytest.warns(UserWarning, match="the next step is weighed in its place"):
+        normalizer.finish()
+    model.zero_grad()
+    summed, count = mean_as_sum(model(words), labels)
+    normalizer.backward(summed, count)
+    other, labels = batch(COUNTS[1])
+    normalizer.backward(*token_sum(model(other), labels))
+    with pytest.raises(WeightError):
+        normalizer.finish()

@@ -42,6 +42,12 @@ class Gradients:
             device = gradients[0].device
             torch._foreach_mul_(gradients, (scale * each).to(device))
 
+    def leftover(self) -> bool:
+        """Whether some gradient is there and not zero."""
+        held = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
+        local = [each.to_local() if hasattr(each, "to_local") else each for each in held]
+        return any(bool((each != 0).any()) for each in local)
+
     def gathered(self) -> AbstractContextManager[Any]:
         """Inside it, `prints` can be called."""
         return nullcontext()
@@ -105,6 +111,10 @@ class EngineGradients(Gradients):
         That happens on the way from the loss to the parameters, where it could not be told from the model.
         """
         self._engine.backward(loss, scale_wrt_gas=False, **options)
+
+    def leftover(self) -> bool:
+        """False: the engine keeps and clears its gradients itself."""
+        return False
 
     def scale(self, scale: torch.Tensor, factor: Factor) -> None:
         """Multiply every gradient by `scale` [] times the parameter's factor."""

@@ -108,6 +108,7 @@ class GradientNormalizer:
         self._by_parameter: dict[int, float] = {}
         self._check = check
         self._watch = None if check == "never" else Watch(self._gradients.module)
+        self._second = False  # the step after the checked one begins
         self._begin()
 
     def _begin(self) -> None:
@@ -156,11 +157,17 @@ class GradientNormalizer:
 
         Raises:
             WeightError: in the first step, on every rank: the tokens don't weigh the same.
+            InputError: no backward was run since the last `finish`.
             CollectiveError: a rank did not take part within the limit.
         """
         nothing = torch.zeros(WIDE.lanes, dtype=torch.int64)
         lanes = [self._gradients.place(self._lanes.get(term, nothing)) for term in self._coefficients]
         summed = sum_counts(torch.cat(lanes), self._ranks).reshape(len(lanes), WIDE.lanes)
+        if not self._lanes:  # said after the collective, so that no other rank waits for this one
+            raise InputError(
+                "finish was called without a backward since the last one. It belongs once after the last microbatch of "
+                "a step, on every rank. For a rank without data, mask all labels of some batch and run its backward."
+            )
         if self._watch is None:
             self._scale(summed)
         else:
@@ -209,7 +216,19 @@ class GradientNormalizer:
         self._add(term, lanes)
         if self._watch is not None:
             self._watch.begin_piece(total, tokens, term=term, mask=valid if masked else None)
+        elif self._second:
+            self._second = False
+            self._look_for_leftovers()
         return total
+
+    def _look_for_leftovers(self) -> None:
+        """Once, at the beginning of the second step: gradients of the first must not be added to it."""
+        if self._gradients.leftover():
+            raise InputError(
+                "The gradients of the last step are still there when the next one begins, so they would be scaled and "
+                "used twice. Call finish once a step, after its last microbatch, and optimizer.zero_grad() before the "
+                "next backward."
+            )
 
     def _add(self, term: str, lanes: Any) -> None:
         wide: Any = widen_lanes(lanes) if lanes.shape[0] != WIDE.lanes else lanes
@@ -242,6 +261,9 @@ class GradientNormalizer:
                 self._buffers.combine(dict.fromkeys(self._coefficients, torch.ones((), dtype=torch.float64)))
             return
         prints = proof.bring_together(self._watch.pieces, self._ranks)
+        if not np.isfinite(prints.local).all():
+            self._put_off()
+            return
         if self._divisor is None:
             self._measure(prints, max(totals, key=lambda term: totals[term]))
         self._scale(summed)
@@ -259,9 +281,20 @@ class GradientNormalizer:
         if self._check == "gradient":
             places = [proof.Place(place.rank, place.microbatch, place.term, place.tokens) for place in places]
         self._watch.detach()
-        self._watch = None
+        self._watch, self._second = None, True
         self._tell(
             judge.judge_step(places, found, totals, self._coefficients, divisor=self._divisor, world_size=world_size)
+        )
+
+    def _put_off(self) -> None:
+        """A step whose gradients are not finite can't be weighed, and a loss scaler will skip it."""
+        assert self._watch is not None
+        self._watch.forget()
+        if self._buffers is not None:
+            self._buffers.combine(dict.fromkeys(self._coefficients, torch.ones((), dtype=torch.float64)))
+        warnings.warn(
+            "The gradients of the first step hold NaN or infinities: the next step is weighed in its place.",
+            stacklevel=4,
         )
 
     def _measure(self, prints: proof.Prints, term: str) -> None:
