@@ -153,7 +153,11 @@ def test_ranks_with_other_coefficients_are_told() -> None:
 
 def test_bad_input_is_refused() -> None:
     model = model_of()
-    for terms, told in (({}, "terms is empty"), ({"main": float("nan")}, "coefficient of 'main' is nan")):
+    for terms, told in (
+        ({}, "terms is {}"),
+        (["main"], "is a dict of the loss's terms"),
+        ({"main": float("nan")}, "coefficient of 'main' is nan"),
+    ):
         with pytest.raises(InputError, match=told):
             GradientNormalizer(model, terms=terms)
     normalizer = GradientNormalizer(model, terms={"main": 1.0, "mtp": 0.3})

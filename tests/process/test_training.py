@@ -322,6 +322,8 @@ def test_input_that_would_hang_or_lie_is_refused() -> None:
     losses = losses_of(model, *batch(0, 1, COUNTS))
     with pytest.raises(InputError, match=r"has shape \[48\] and comes without a mask"):
         normalizer.backward(losses, 3)
+    with pytest.raises(InputError, match=r"The mask is a Tensor of torch.int64.*Pass mask.bool"):
+        normalizer.backward(losses, torch.ones(48, dtype=torch.int64))
     with pytest.raises(InputError, match="valid_tokens is -1"):
         normalizer.backward(losses.sum(), -1)
     with pytest.raises(InputError, match=r"valid_tokens of 'mtp' is 1\.5"):

@@ -205,6 +205,11 @@ class GradientNormalizer:
             lanes = exact_lanes(loss.detach(), valid)
             total, tokens = torch.where(valid, loss, 0).sum(), valid.sum()
         elif loss.numel() != 1:
+            if getattr(valid, "shape", ()):
+                raise InputError(
+                    f"The mask is a {type(valid).__name__} of {valid.dtype}. A mask is a torch tensor of bool, True "
+                    "where a token counts. Pass mask.bool()."
+                )
             raise InputError(
                 f"The loss has shape {list(loss.shape)} and comes without a mask. Pass its sum and the number of "
                 "tokens, or the losses and a bool mask of their shape."

@@ -36,8 +36,10 @@ def agreed_coefficients(terms: Mapping[str, float], ranks: Collective) -> dict[s
     Raises:
         InputError: there is none, a coefficient is not a finite number, or ranks were given different ones.
     """
-    if not terms:
-        raise InputError("terms is empty. It names the terms of the loss and their coefficients: {'main': 1.0}.")
+    if not isinstance(terms, Mapping) or not terms:
+        raise InputError(
+            f"terms is {terms!r}. It is a dict of the loss's terms and their coefficients: {{'main': 1.0}}."
+        )
     for name, value in terms.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise InputError(f"The coefficient of {name!r} is {value!r}. It is a finite number. Pass a float.")
