@@ -37,6 +37,7 @@ class Assembled:
     saw_torch: bool = True  # some process of the command imported torch and could be weighed
     saw_loss: bool = True  # some process computed a loss on which the probe sits
     comparable: bool = True  # ranks agree about the microbatches of a step
+    left_out: bool = False  # gradients were reduced over ranks, and the probe's was not
     not_finite: str = ""  # where a loss was first NaN or infinite
 
 
@@ -62,6 +63,7 @@ def assemble(folder: Path) -> Assembled:
         saw_torch=bool(records.ranks or records.bystanders),
         saw_loss=any(record.microbatches for record in records.ranks.values()),
         comparable=problems_.comparable(records, steps),
+        left_out=any(view.left_out for view in views.values()),
         not_finite=problems_.first_not_finite(records),
     )
 
@@ -94,6 +96,7 @@ class _View:
         self.read = False
         for rank, line in self.lines.items():
             self._add(rank, line)
+        self.left_out = bool(self.disagreeing) and _alike([line.get("beside") for line in self.lines.values()])
         self.factor = _last_clip(self.lines.values())
 
     def _add(self, rank: int, line: Line) -> None:
@@ -134,6 +137,19 @@ class _View:
     def spread(self, rank: int, slot: int) -> float:
         first, second = self.slots.get(rank * self.capacity + slot, (0.0, 0.0))
         return abs(first - second) / abs(first) if first and first == first and second == second else 0.0
+
+
+def _alike(sums: list[list[float] | None]) -> bool:
+    """Whether the ranks' other gradients are the same, as far as they were looked at, and not zero."""
+    first = sums[0]
+    if not first or not any(first):
+        return False
+    return all(
+        other is not None
+        and len(other) == len(first)
+        and all(abs(one - two) <= 1e-6 * abs(one) for one, two in zip(first, other, strict=True))
+        for other in sums
+    )
 
 
 def _last_clip(lines: Iterable[Line]) -> float:

@@ -17,7 +17,7 @@ from weighbridge.readings import GradientReading, LoggedNumber
 from weighbridge.weigh.launch import CommandResult
 from weighbridge.weigh.running import DeadRank
 
-__all__ = ["Assembly", "conclude", "not_comparable", "unread_gradient"]
+__all__ = ["Assembly", "conclude", "not_comparable", "not_reduced", "unread_gradient"]
 
 SEVERITY = [Verdict.RIGHT, Verdict.INCONCLUSIVE, Verdict.WRONG]
 MARK_ADVICE = (
@@ -52,6 +52,8 @@ class Assembly(Protocol):
     @property
     def comparable(self) -> bool: ...
     @property
+    def left_out(self) -> bool: ...
+    @property
     def not_finite(self) -> str: ...
 
 
@@ -84,6 +86,21 @@ def _why_unread(assembly: Assembly, result: CommandResult) -> str:
 def not_comparable(gradient: Gradient, assembly: Assembly) -> Gradient:
     """The gradient's finding where ranks disagree about the microbatches of a step: its pieces, and no verdict."""
     reason = next((text for text in assembly.problems if "can't be compared" in text), "the ranks' steps don't match.")
+    return _undecided(gradient, reason)
+
+
+def not_reduced(gradient: Gradient) -> Gradient:
+    """The gradient's finding where other gradients are the same on all ranks and the probe's is not."""
+    return _undecided(
+        gradient,
+        "the ranks hold the same gradients, and the probe's differ: what reduces gradients here collected its "
+        "parameters before the probe joined them. weighbridge gives the probe to DDP, FSDP and DeepSpeed, and to loops "
+        "that reduce what model.parameters() gives at that time. Collect the parameters in the step, or wrap the model "
+        "in one of these.",
+    ).model_copy(update={"pieces": [], "terms": []})
+
+
+def _undecided(gradient: Gradient, reason: str) -> Gradient:
     no_rule = {"rule": None, "factor": None, "factor_name": None, "indistinguishable": (), "story": "", "remedy": ""}
     return gradient.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason} | no_rule)
 

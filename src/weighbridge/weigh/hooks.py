@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from weighbridge.weigh import calls, optimizers, probe, wrappers
+from weighbridge.weigh import calls, fsdp1, optimizers, probe, wrappers
 from weighbridge.weigh.process import call_site, place
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def _adopts(weigher: Weigher, module: nn.Module) -> bool:
         return False
     if not (module.training or weigher.attach_in_eval):
         return False
+    unit = fsdp1.outermost(module)
+    if unit is not None:
+        wrappers.watch_owner(weigher, fsdp1.adopt(weigher, unit))
+        optimizers.strip_all()
+        return True
     owner = probe.find_probe_owner(module)
     if owner is None:
         if wrappers.any_wrapped() or not any(p.requires_grad for p in module.parameters()):

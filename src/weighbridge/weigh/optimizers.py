@@ -25,7 +25,7 @@ from weighbridge.weigh import probe
 if TYPE_CHECKING:
     from weighbridge.weigh.weigher import Weigher
 
-__all__ = ["Clips", "install", "join", "keeping_probe", "strip_all"]
+__all__ = ["install", "join", "keeping_probe", "strip_all", "watched_clip"]
 
 _optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _keep = False  # True while an engine collects parameters and has to find the probe among them
@@ -42,25 +42,12 @@ def keeping_probe() -> Iterator[None]:
         _keep = False
 
 
-class Clips:
-    """Clips of the running window: how many microbatches were done, and what the gradients were multiplied by."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, float]] = []
-
-    def take(self) -> list[tuple[int, float]]:
-        """The clips since the last call."""
-        seen, self.seen = self.seen, []
-        return seen
-
-
 def install(weigher: Weigher) -> None:
     """Hook optimizers, clips and gradient scalers."""
     _watch_groups()
     _watch_states(weigher)
-    clips = Clips()
-    register_optimizer_step_pre_hook(functools.partial(_before_step, weigher, clips))
-    _watch_clip(weigher, clips)
+    register_optimizer_step_pre_hook(functools.partial(_before_step, weigher))
+    _watch_clip(weigher)
     _watch_skipped_steps(weigher)
 
 
@@ -148,18 +135,18 @@ def _shares(owner: torch.nn.Module, optimizer: Optimizer) -> bool:
 # -- steps --------------------------------------------------------------------------------------------------------
 
 
-def _before_step(weigher: Weigher, clips: Clips, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+def _before_step(weigher: Weigher, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """Read now, or, where the optimizer runs forward and backward itself, when its closure has run."""
     if weigher.engine is not None:
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if not callable(closure):
-        _read(weigher, clips, optimizer)
+        _read(weigher, optimizer)
         return None
 
     def closure_then_read(*inner: Any, **named: Any) -> Any:
         result = closure(*inner, **named)
-        _read(weigher, clips, optimizer)
+        _read(weigher, optimizer)
         return result
 
     if len(args) > 1:
@@ -167,7 +154,7 @@ def _before_step(weigher: Weigher, clips: Clips, optimizer: Optimizer, args: Any
     return args, dict(kwargs, closure=closure_then_read)
 
 
-def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
+def _read(weigher: Weigher, optimizer: Optimizer) -> None:
     if weigher.probe is None:
         # Nothing was attached and yet it trains: in evaluation mode, then.
         weigher.attach_in_eval = not weigher.quiet
@@ -182,7 +169,9 @@ def _read(weigher: Weigher, clips: Clips, optimizer: Optimizer) -> None:
         return
     gradient = parameter.grad
     if weigher.enabled and weigher.window.entries:
-        weigher.end_step(gradient, dtype=parameter.dtype, clips=clips.take(), optimizer=type(optimizer).__name__)
+        weigher.end_step(
+            gradient, dtype=parameter.dtype, clips=weigher.take_clips(), optimizer=type(optimizer).__name__
+        )
     elif weigher.enabled:
         _note_lossless(weigher)
     parameter.grad = None
@@ -215,12 +204,12 @@ def _watch_skipped_steps(weigher: Weigher) -> None:
 # -- clips --------------------------------------------------------------------------------------------------------
 
 
-def _watch_clip(weigher: Weigher, clips: Clips) -> None:
+def _watch_clip(weigher: Weigher) -> None:
     utils = torch.nn.utils
     scale = utils.clip_grads_with_norm_
     replaced = {
-        "clip_grad_norm_": _watched_clip(_clip_others(utils.clip_grad_norm_, scale), weigher, clips),
-        "clip_grads_with_norm_": _watched_clip(scale, weigher, clips),
+        "clip_grad_norm_": watched_clip(_clip_others(utils.clip_grad_norm_, scale), weigher),
+        "clip_grads_with_norm_": watched_clip(scale, weigher),
         "get_total_norm": _norm_of_others(utils.get_total_norm, weigher),
     }
     for name, function in replaced.items():
@@ -265,14 +254,16 @@ def _clip_others(original: Callable[..., Any], scale: Callable[..., Any]) -> Cal
     return clip
 
 
-def _watched_clip(original: Callable[..., Any], weigher: Weigher, clips: Clips) -> Callable[..., Any]:
+def watched_clip(original: Callable[..., Any], weigher: Weigher) -> Callable[..., Any]:
+    """The clip, with what it multiplied gradients by kept for the record."""
+
     @functools.wraps(original)
     def clip(*args: Any, **kwargs: Any) -> Any:
         before = _largest(weigher)
         result = original(*args, **kwargs)
         after = _largest(weigher)
         if before and after is not None and after[1] != before[1]:
-            clips.seen.append((weigher.window.microbatches, after[1] / before[1]))
+            weigher.clips.append((weigher.window.microbatches, after[1] / before[1]))
         return result
 
     return clip

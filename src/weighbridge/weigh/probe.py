@@ -153,6 +153,10 @@ class Probe:
         pairs = self._values[first : first + slots[1] * 2].view(-1, 2)
         return pairs[:, 0] * SCALE + pairs[:, 1] * (SCALE * RATIO)
 
+    def read(self, gradient: Tensor) -> tuple[list[tuple[int, float, float]], list[tuple[int, int]]]:
+        """The weights in the probe's gradient, as far as this process holds it: see the function `read`."""
+        return read(gradient)
+
     def link(self) -> Tensor:
         """A zero that keeps the probe in the graph and gives it a gradient of zero."""
         if self._values is None:
@@ -161,17 +165,17 @@ class Probe:
         return self._values.sum() * 0.0
 
 
-def read(gradient: Tensor) -> tuple[list[tuple[int, float, float]], list[tuple[int, int]]]:
+def read(gradient: Tensor, start: int = 0) -> tuple[list[tuple[int, float, float]], list[tuple[int, int]]]:
     """The weights in a probe's gradient, as far as this process holds it.
 
     Args:
         gradient: `probe.grad` [entries], plain or sharded.
+        start: index of its first entry in the whole, for a shard that doesn't say so itself.
 
     Returns:
         ([(global slot, first reading, second reading)] for nonzero slots, [(first entry, end)] held by this process).
         Nothing is communicated: the ranks' parts are put together from their records.
     """
-    start = 0
     local = gradient
     if hasattr(gradient, "to_local"):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

@@ -22,7 +22,7 @@ from weighbridge.advice import framework_of, with_advice
 from weighbridge.errors import InputError, WeighbridgeError
 from weighbridge.outcome import Gradient, Outcome, Reported, Verdict
 from weighbridge.readings import GradientReading, LoggedNumber
-from weighbridge.weigh.conclude import Assembly, conclude, not_comparable, unread_gradient
+from weighbridge.weigh.conclude import Assembly, conclude, not_comparable, not_reduced, unread_gradient
 from weighbridge.weigh.launch import CommandResult, find_program, launch
 from weighbridge.weigh.running import STOP_FILE, Progress
 from weighbridge.weigh.watch import RECORD_NAME
@@ -120,6 +120,7 @@ class _EmptyAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    left_out: bool = False
     not_finite: str = ""
 
 
@@ -213,6 +214,8 @@ def _judge(
     gradient = parts.judge_gradient(reading, options.objective) if reading else unread_gradient(assembly, result)
     if not assembly.comparable:
         gradient = not_comparable(gradient, assembly)
+    elif assembly.left_out:
+        gradient = not_reduced(gradient)
     framework = framework_of([number.source for number in assembly.logged], assembly.versions)
     judged = [(number.name, parts.judge_reported(number, options.objective)) for number in assembly.logged]
     return conclude(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from weighbridge.weigh import calls, probe
 from weighbridge.weigh.batch import Batch, digest_rows
+from weighbridge.weigh.beside import Beside
 from weighbridge.weigh.leave import goes_on
 from weighbridge.weigh.options import Options
 from weighbridge.weigh.process import call_site, in_backward, loaded_versions, place
@@ -57,13 +58,15 @@ class Weigher:
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.ties_outputs = False  # the wrapper looks for the probe in the graph of the forward's outputs
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
+        self.beside = Beside()
+        self.clips: list[tuple[int, float]] = []  # of this window: microbatches done, and what gradients were scaled by
 
     # -- the outermost module -----------------------------------------------------------------------------------
 
-    def adopt(self, owner: nn.Module) -> None:
-        """`owner` holds the probe that is used from now on."""
+    def adopt(self, owner: nn.Module, made: probe.Probe | None = None) -> None:
+        """`owner` holds the probe that is used from now on; `made` is that, where it isn't a parameter of `owner`."""
         rank, world_size = place()
-        self.probe = probe.Probe(owner, rank=rank, world_size=world_size)
+        self.probe = made if made is not None else probe.Probe(owner, rank=rank, world_size=world_size)
         self.probe.zero()
         self.recorder.write(
             "place", rank=rank, world_size=world_size, module=type(owner).__name__, versions=loaded_versions()
@@ -273,11 +276,11 @@ class Weigher:
         self, gradient: Tensor | None, *, dtype: torch.dtype | None, clips: list[tuple[int, float]], optimizer: str
     ) -> None:
         """The optimizer that holds the probe is about to step, with `gradient` on the probe."""
-        readings, held = ([], []) if gradient is None else probe.read(gradient)
+        assert self.probe is not None
+        readings, held = ([], []) if gradient is None else self.probe.read(gradient)
         rows = [entry.to_rows() for entry in self.window.entries]
         for row in rows:
             self.recorder.write("microbatch", step=self.step, **row)
-        assert self.probe is not None
         self.recorder.write(
             "step",
             step=self.step,
@@ -291,6 +294,7 @@ class Weigher:
             read=gradient is not None,
             compiled=self.compiled,
             foreign_steps=self.foreign_steps,
+            beside=None if self.engine is not None else self.beside.sums(self.probe.owner),
         )
         if self.step == 0:
             self.pieces_per_rank = max(1, self.window.microbatches)
@@ -303,6 +307,11 @@ class Weigher:
         self.window = Window()
         if self.probe is not None:
             self.probe.forget()
+
+    def take_clips(self) -> list[tuple[int, float]]:
+        """The clips since the last call."""
+        seen, self.clips = self.clips, []
+        return seen
 
     def last_step(self) -> int:
         """Number of steps to weigh, as far as it is known now."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from weighbridge.weigh import optimizers, probe
+from weighbridge.weigh import fsdp1, optimizers, probe
 from weighbridge.weigh.imports import when_imported
 from weighbridge.weigh.outputs import tied
 from weighbridge.weigh.process import place
@@ -36,6 +36,7 @@ def install(weigher: Weigher) -> None:
     """Hook the wrappers of torch now, those of other libraries when they are imported."""
     _wrap_ddp(weigher)
     when_imported("torch.distributed.fsdp", lambda module: _wrap_fully_shard(weigher, module))
+    when_imported("torch.distributed.fsdp", lambda module: fsdp1.install(weigher, module))
     when_imported("deepspeed.runtime.engine", lambda module: _wrap_deepspeed(weigher, module))
 
 
