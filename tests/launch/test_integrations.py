@@ -41,6 +41,19 @@ def test_the_trainers_evaluation_loss_is_one_value(tmp_path: Path) -> None:
     assert max(before) - min(before) > 0.001 * max(before)
 
 
+def test_sft_trainers_evaluation_loss_is_the_token_mean(tmp_path: Path) -> None:
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for world_size in (1, 2):
+        for line in said(torchrun(world_size, "sft_evaluate.py", str(tmp_path)), tmp_path):
+            cases.setdefault(line["case"], []).append(line)
+    assert len(cases) == 5
+    for case, lines in cases.items():
+        assert len(lines) == 4, case
+        assert all(line["tokens"] == line["count"] for line in lines), case
+        assert all(abs(line["loss"] - line["right"]) < 1e-6 * line["right"] for line in lines), case
+        assert max(abs(line["before"] - line["right"]) for line in lines) > 5e-4 * lines[0]["right"], case
+
+
 @pytest.mark.parametrize(("how", "right"), [("ours", True), ("theirs", False)])
 def test_the_trainer_with_a_model_that_ignores_the_count(tmp_path: Path, how: str, right: bool) -> None:
     (line,) = said(torchrun(2, "trainer_train.py", str(tmp_path), how), tmp_path)

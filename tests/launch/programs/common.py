@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -54,9 +52,7 @@ def losses_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.T
 
 
 def off(model: nn.Module, clip: float = 0.0) -> float:
-    """How far an SGD step went from the right one, relative to the largest right change; 0 if the run is weighed."""
-    if "WEIGHBRIDGE_RECORD" in os.environ:
-        return 0.0
+    """How far an SGD step went from the right one, relative to the largest right change."""
     right, start = Model().double(), Model().double()
     total = torch.zeros((), dtype=torch.float64)
     for item in items():
