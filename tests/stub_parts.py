@@ -33,6 +33,7 @@ class StubAssembly:
     saw_torch: bool = True
     saw_loss: bool = True
     comparable: bool = True
+    left_out: bool = False
     not_finite: str = ""
 
 

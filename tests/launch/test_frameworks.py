@@ -38,6 +38,8 @@ CELLS = {
         "loss",
         "token-mean",
     ),
+    "fsdp1 wrong": (torchrun("examples/fsdp1.py", "--original"), MEAN, "loss", MEAN),
+    "fsdp1 right": (torchrun("examples/fsdp1.py", "--loss", "token-mean"), "token-mean", "loss", "token-mean"),
     "accelerate wrong": ([*ACCELERATE, "examples/accelerate_loop.py"], MEAN, "loss", MEAN),
     "accelerate right": (
         [*ACCELERATE, "examples/accelerate_loop.py", "--loss", "token-mean"],

@@ -278,6 +278,15 @@ def test_ranks_that_disagree_show_no_rule(tmp_path: Path) -> None:
     assert (gradient.rule, gradient.story, gradient.remedy) == (None, "", "")
 
 
+def test_a_probe_that_was_left_out_of_the_reduction_decides_nothing(tmp_path: Path) -> None:
+    parts = stub_parts("wrong", StubAssembly(left_out=True))
+    outcome = weigh_command(["true"], WeighOptions(), record_folder=tmp_path, parts=parts).outcome
+    gradient = outcome.gradient
+    assert (gradient.verdict, gradient.rule, gradient.pieces) == (Verdict.INCONCLUSIVE, None, [])
+    assert "collected its parameters before the probe joined" in gradient.reason
+    assert outcome.verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_coefficient_of_a_term_that_was_not_seen_is_said(tmp_path: Path) -> None:
     weighing = weigh("pass", "right", tmp_path, coefficients={"rooter": 0.01})
     assert any("'rooter' has a coefficient and is no term of the loss" in note for note in weighing.outcome.notes)
