@@ -15,6 +15,7 @@ from weighbridge.pieces import Row, Table
 from weighbridge.readings import Clip, GradientReading, LoggedNumber, LoggedValue, WeighedTerm
 from weighbridge.weigh import problems as problems_
 from weighbridge.weigh.records import Line, RankRecord, Records, read_records
+from weighbridge.weigh.replicas import without_replicas
 from weighbridge.weigh.terms import TermNames
 
 __all__ = ["Assembled", "assemble"]
@@ -43,7 +44,7 @@ class Assembled:
 
 def assemble(folder: Path) -> Assembled:
     """Read the records in `folder` and put them together."""
-    records = read_records(folder)
+    records, replicas = without_replicas(read_records(folder))
     steps = _complete_steps(records)
     names = TermNames(records, steps)
     views = {step: _View(records, step) for step in steps}
@@ -58,7 +59,7 @@ def assemble(folder: Path) -> Assembled:
         microbatches=max((_microbatches(records, step) for step in steps), default=0),
         steps=len(steps),
         problems=problems_.problems(records, steps),
-        notes=[*problems_.notes(records, steps), *names.notes],
+        notes=[*replicas, *problems_.notes(records, steps), *names.notes],
         versions=versions,
         saw_torch=bool(records.ranks or records.bystanders),
         saw_loss=any(record.microbatches for record in records.ranks.values()),
@@ -90,6 +91,7 @@ class _View:
     def __init__(self, records: Records, step: int) -> None:
         self.lines = {rank: record.steps[step] for rank, record in records.ranks.items()}
         self.capacity = next(iter(self.lines.values()))["capacity"]
+        self.slot_ranks = {rank: record.slot_rank for rank, record in records.ranks.items()}
         self.slots: dict[int, tuple[float, float]] = {}
         self.disagreement = 0.0
         self.disagreeing: set[int] = set()
@@ -132,10 +134,10 @@ class _View:
             self.disagreeing.add(rank)
 
     def weight(self, rank: int, slot: int) -> float:
-        return self.slots.get(rank * self.capacity + slot, (0.0, 0.0))[0] / self.factor
+        return self.slots.get(self.slot_ranks[rank] * self.capacity + slot, (0.0, 0.0))[0] / self.factor
 
     def spread(self, rank: int, slot: int) -> float:
-        first, second = self.slots.get(rank * self.capacity + slot, (0.0, 0.0))
+        first, second = self.slots.get(self.slot_ranks[rank] * self.capacity + slot, (0.0, 0.0))
         return abs(first - second) / abs(first) if first and first == first and second == second else 0.0
 
 

@@ -78,6 +78,8 @@ def adopt(weigher: Weigher, unit: Any) -> nn.Module:
     _mark(own)
     owner: nn.Module = unit.module
     weigher.wrapped = True
+    if getattr(unit, "_inter_node_pg", None) is None:  # else it reduces over two groups, crosswise
+        weigher.shares = dist.get_process_group_ranks(unit.process_group)
     weigher.adopt(owner, FlatProbe(owner, own))
     return owner
 

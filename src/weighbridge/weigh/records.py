@@ -24,6 +24,8 @@ class RankRecord:
 
     Attributes:
         rank: its rank; world_size: the size of its group.
+        slot_rank: the rank whose slots in the probe it takes: its rank in the default process group.
+        shares: the ranks that the wrapper of the probe reduces over; None where no wrapper said.
         microbatches: final lines of training microbatches, one a loss call.
         evaluation: lines of evaluation batches.
         steps: step index -> the step's line.
@@ -35,6 +37,8 @@ class RankRecord:
     process: Line
     rank: int = 0
     world_size: int = 1
+    slot_rank: int = 0
+    shares: list[int] | None = None
     versions: dict[str, str] = field(default_factory=dict)
     microbatches: list[Line] = field(default_factory=list)
     evaluation: list[Line] = field(default_factory=list)
@@ -58,7 +62,8 @@ class RankRecord:
         if kind not in ("microbatch", "reported"):
             pending.clear()
         if kind == "place":
-            self.rank, self.world_size = line["rank"], line["world_size"]
+            self.rank = self.slot_rank = line["rank"]
+            self.world_size, self.shares = line["world_size"], line.get("shares")
             self.versions.update(line.get("versions", {}))
 
 

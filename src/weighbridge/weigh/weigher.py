@@ -58,6 +58,7 @@ class Weigher:
         self.foreign_steps = 0  # steps of optimizers that don't hold the probe
         self.ties_outputs = False  # the wrapper looks for the probe in the graph of the forward's outputs
         self.wrapped = False  # a wrapper holds the probe and waits for its gradient to the end
+        self.shares: list[int] | None = None  # the ranks that the wrapper reduces over, where it says so
         self.beside = Beside()
         self.clips: list[tuple[int, float]] = []  # of this window: microbatches done, and what gradients were scaled by
 
@@ -68,8 +69,14 @@ class Weigher:
         rank, world_size = place()
         self.probe = made if made is not None else probe.Probe(owner, rank=rank, world_size=world_size)
         self.probe.zero()
+        mesh = getattr(self.probe.parameter, "device_mesh", None)
         self.recorder.write(
-            "place", rank=rank, world_size=world_size, module=type(owner).__name__, versions=loaded_versions()
+            "place",
+            rank=rank,
+            world_size=world_size,
+            module=type(owner).__name__,
+            shares=self.shares if mesh is None else mesh.mesh.flatten().tolist(),
+            versions=loaded_versions(),
         )
 
     def training(self) -> bool:

@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from torch import nn
 
 from weighbridge.weigh import fsdp1, optimizers, probe
@@ -78,6 +79,7 @@ def _wrap_ddp(weigher: Weigher) -> None:
         _remember(weigher, module)
         weigher.wrapped = True
         weigher.ties_outputs = bool(self.find_unused_parameters)
+        weigher.shares = dist.get_process_group_ranks(self.process_group)
 
     wrapper.__init__ = wrap_with_probe
 
