@@ -190,9 +190,19 @@ def means_of_elements(logits: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
     return F.mse_loss(logits, torch.zeros_like(logits)) * len(labels), len(labels)
 
 
+def sequences_counted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
+    losses = entropy(logits, labels, reduction="none").view(labels.shape)
+    return (losses.sum(1) / (labels != -100).sum(1)).sum(), len(labels)
+
+
+def two_heads(logits: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
+    late = entropy(logits[:, :-1], labels[:, 1:], reduction="sum")
+    return entropy(logits, labels, reduction="sum") + late, (labels != -100).sum()
+
+
 SEEN = (
     token_losses, token_sum, mean_times_count, masked_by_hand, smoothed, focal, in_chunks, checkpointed, images,
-    with_auxiliary, squares, means_of_elements,
+    with_auxiliary, squares, means_of_elements, sequences_counted, two_heads,
 )  # fmt: skip
 
 

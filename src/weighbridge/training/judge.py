@@ -174,16 +174,26 @@ def _title(name: str, number: int) -> str:
 def _series(places: Sequence[Place]) -> list[Calls]:
     """The known calls of the pieces, the n-th of each piece together; the one that tokens were counted for is first.
 
-    Calls that all weigh 1 are one loss, taken in parts.
+    Calls that all weigh 1 are one loss, taken in parts, unless the tokens were counted for one of them. Where other
+    things than labels were counted, sequences say, a piece is taken as a whole if its weights add up to that number.
     """
     longest = max((len(place.calls) for place in places), default=0)
     series = [[place.calls[n] if n < len(place.calls) else None for place in places] for n in range(longest)]
     every = [call for place in places for call in place.calls]
+    declared = sum(place.tokens for place in places)
+    counts = [sum(_items(call) for call in calls if call is not None) for calls in series]
+    if declared in counts:
+        return sorted(series, key=lambda calls: counts[series.index(calls)] != declared)
     if len({call.function for call in every}) == 1 and all(_is_one(call) for call in every):
         return [[_joined(place.calls) for place in places]]
-    declared = sum(place.tokens for place in places)
-    series.sort(key=lambda calls: sum(_items(call) for call in calls if call is not None) != declared)
+    if longest and all(_adds_up(place) for place in places):
+        return [[None] * len(places)]
     return series
+
+
+def _adds_up(place: Place) -> bool:
+    total = sum(weight for call in place.calls for _, _, weight in call.rows)
+    return abs(total - place.tokens) <= LEVEL * place.tokens
 
 
 def _is_one(call: CallWeights) -> bool:
