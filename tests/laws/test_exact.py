@@ -231,6 +231,7 @@ def test_long_inputs_of_every_range_agree(dtype: type, span: int) -> None:
         exponents = generator.integers(centre - span // 2, centre + span // 2 + 1, 9_001)
         values = np.ldexp(generator.standard_normal(9_001), exponents).astype(dtype)
         values[generator.random(9_001) < 0.1] = 0
-        expected = as_sum(exact_lanes(values, producer="numpy"))
-        for producer in ("numba", "torch"):
-            assert as_sum(exact_lanes(values, producer=producer)) == expected
+        for mask in (None, generator.random(9_001) < 0.8, np.zeros(9_001, dtype=bool)):
+            expected = as_sum(exact_lanes(values, mask, producer="numpy"))
+            for producer in ("numba", "torch"):
+                assert as_sum(exact_lanes(values, mask, producer=producer)) == expected
