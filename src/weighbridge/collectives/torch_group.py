@@ -83,14 +83,14 @@ class TorchRanks:
             return self._sum_of_gathered(np.asarray(lanes, dtype=np.int64))
         tensor = lanes.detach().clone() if isinstance(lanes, torch.Tensor) else torch.from_numpy(np.array(lanes))
         tensor = self._on_device(tensor.to(torch.int64))
-        self._call("sum", [_sum_into(tensor, group) for group in self._groups])
+        self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups])
         total: npt.NDArray[np.int64] = tensor.cpu().numpy()
         return total
 
     def sum_tensor(self, lanes: torch.Tensor) -> torch.Tensor:
         """As `sum`, with the result on the device of `lanes`: nothing is copied to the host."""
         tensor = self._on_device(lanes.detach().to(torch.int64, copy=True))
-        self._call("sum", [_sum_into(tensor, group) for group in self._groups], host=False)
+        self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups], host=False)
         return tensor.to(lanes.device)
 
     def gather(self, text: str) -> list[str]:
@@ -106,7 +106,7 @@ class TorchRanks:
             if memory is None:
                 memory = self._memory[id(group), lanes.size] = _Memory(group, lanes.size)
             memory.sent[:] = lanes
-            self._call("sum", [memory.start])
+            self._call("sum", memory.steps)
             lanes = memory.received.sum(axis=0)
         return lanes
 
@@ -114,11 +114,11 @@ class TorchRanks:
         sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         size = self._on_device(torch.tensor([sent.numel()]))
         sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
-        self._call("gather", [_gather_into(sizes, size, group)])
+        self._call("gather", lambda: [_gather_into(sizes, size, group)])
         longest = max(int(each) for each in sizes)
         padded = self._on_device(torch.nn.functional.pad(sent, (0, longest - sent.numel())))
         parts = [torch.zeros_like(padded) for _ in sizes]
-        self._call("gather", [_gather_into(parts, padded, group)])
+        self._call("gather", lambda: [_gather_into(parts, padded, group)])
         return [bytes(part[: int(length)].cpu().tolist()).decode() for part, length in zip(parts, sizes, strict=True)]
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ class TorchRanks:
         other = next(iter(self._devices))
         return tensor.to(torch.device(other, torch.cuda.current_device()) if other == "cuda" else other)
 
-    def _call(self, verb: str, steps: list[Callable[[], Any]], *, host: bool = True) -> None:
+    def _call(self, verb: str, steps: Callable[[], list[Callable[[], Any]]], *, host: bool = True) -> None:
         if self._broken:
             raise CollectiveError(
                 f"This group failed before: {self._broken} A transport that lost a rank can't be used again. Make a "
@@ -136,7 +136,7 @@ class TorchRanks:
         self._calls += 1
         end = time.monotonic() + self._limit
         try:
-            for start in steps:
+            for start in steps():
                 self._wait(start(), end, host)
         except RuntimeError as error:  # what torch raises for a lost connection and for a wait that took too long
             missing, detail = self._who_is_missing(str(error))
@@ -199,8 +199,11 @@ class _Memory:
         self._gathering = group.allgather, [list(received)], [sent]
         self.sent, self.received = sent.numpy(), received.numpy()
 
-    def start(self) -> Any:
-        """Begin to gather what is in `sent`."""
+    def steps(self) -> list[Callable[[], Any]]:
+        """The one step of a sum: to gather what is in `sent`."""
+        return [self._start]
+
+    def _start(self) -> Any:
         gather, parts, own = self._gathering
         return gather(parts, own)
 
