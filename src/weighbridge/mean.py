@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weighbridge.errors import InputError, NonFiniteError
-from weighbridge.exact import WIDE, ExactSum, exact_lanes, weighted_lanes
+from weighbridge.exact import WIDE, ExactSum, exact_lanes, weighted_lanes, windowed_sum
 
 __all__ = ["Exactness", "Mean", "NonFinite", "token_mean"]
 
@@ -150,13 +150,15 @@ class Mean:
                 f"The columns are {loss_sums.dtype} {list(loss_sums.shape)} and {counts.dtype} {list(counts.shape)}. "
                 "They are two flat arrays of one length, the counts int64. Convert them."
             )
-        if counts.size and int(counts.min()) < 0:
+        largest = int(counts.view(np.uint64).max(initial=0))
+        if largest >= 1 << 63:
             index = int(np.argmin(counts))
             raise _bad_count(int(counts[index]), f"row {index}")
-        total = _host_sum(exact_lanes(loss_sums, counts > 0))
-        items = _long_sum(counts)
+        counted = counts > 0
+        total = _once(loss_sums, counted)
+        items = int(counts.sum()) if largest * counts.size < 1 << 63 else _long_sum(counts)
         if total.nonfinite:
-            values, counted = loss_sums.astype(np.float64), counts > 0
+            values = loss_sums.astype(np.float64)
             kinds = (np.isnan(values), values == np.inf, values == -np.inf)
             total = ExactSum(total.scaled, items, *(_long_sum(counts[kind & counted]) for kind in kinds))
         else:
@@ -287,6 +289,12 @@ def token_mean(rows: Iterable[Any]) -> float | None:
 
 def _host_sum(lanes: Any) -> ExactSum:
     return ExactSum.from_lanes(lanes.tolist())
+
+
+def _once(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> ExactSum:
+    """The exact sum, without loading numba for values that are seen once: that takes longer than the sum."""
+    found = windowed_sum(values, mask)
+    return _host_sum(exact_lanes(values, mask)) if found is None else found
 
 
 def _long_sum(counts: npt.NDArray[np.int64]) -> int:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from weighbridge.exact import NARROW, WIDE, ExactSum, exact_lanes, weighted_lanes, widen_lanes
+from weighbridge.exact import NARROW, WIDE, ExactSum, exact_lanes, weighted_lanes, widen_lanes, windowed_sum
 from weighbridge.mean import Mean
 
 PRODUCERS = ("numba", "torch", "numpy")
@@ -231,6 +231,24 @@ def test_long_inputs_of_every_range_agree(dtype: type, span: int) -> None:
         exponents = generator.integers(centre - span // 2, centre + span // 2 + 1, 9_001)
         values = np.ldexp(generator.standard_normal(9_001), exponents).astype(dtype)
         values[generator.random(9_001) < 0.1] = 0
-        expected = as_sum(exact_lanes(values, producer="numpy"))
-        for producer in ("numba", "torch"):
-            assert as_sum(exact_lanes(values, producer=producer)) == expected
+        for mask in (None, generator.random(9_001) < 0.8, np.zeros(9_001, dtype=bool)):
+            expected = as_sum(exact_lanes(values, mask, producer="numpy"))
+            for producer in ("numba", "torch"):
+                assert as_sum(exact_lanes(values, mask, producer=producer)) == expected
+
+
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, 1e300, 5e-324])
+def test_windows_are_exact_or_refuse(odd: float | None) -> None:
+    """Several windows, the last one short; a value that fits no two grids is refused wherever it stands."""
+    generator = np.random.default_rng(3)
+    values = np.ldexp(generator.uniform(1, 2, 70_001), generator.integers(-15, 15, 70_001))
+    values *= generator.choice([-1.0, 0.0, 1.0], 70_001)
+    mask = generator.random(70_001) < 0.8
+    mask[-5] = True
+    for kept in (None, mask, np.zeros(70_001, dtype=bool)):
+        assert windowed_sum(values, kept) == as_sum(exact_lanes(values, kept, producer="torch"))
+    if odd is not None:
+        values[-5] = odd
+        assert windowed_sum(values, mask) is None
+        mask[-5] = False
+        assert windowed_sum(values, mask) == as_sum(exact_lanes(values, mask, producer="torch"))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gloo_ranks import Died, on_ranks
-from weighbridge.errors import CollectiveError
+from weighbridge.collectives.torch_group import TorchRanks
+from weighbridge.errors import CollectiveError, InputError
 from weighbridge.mean import Mean
 from weighbridge.tally import Tally
 
@@ -114,6 +118,84 @@ def test_a_mesh_axis_reduces_over_that_axis_alone() -> None:
         assert found["dp"] == (10.0**tensor + 10.0 ** (2 + tensor), 2, data, 2)
         assert found["tp"] == (11.0 if data == 0 else 1100.0, 2, tensor, 2)
         assert found["('dp', 'tp')"] == (1111.0, 4, rank, 4)
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[int]]:
+    """How many collectives of ours this rank waited for."""
+    count = [0]
+    wait = TorchRanks._wait
+
+    def counting(self: TorchRanks, *arguments: Any) -> None:
+        count[0] += 1
+        wait(self, *arguments)
+
+    TorchRanks._wait = counting  # type: ignore[method-assign]
+    try:
+        yield count
+    finally:
+        TorchRanks._wait = wait  # type: ignore[method-assign]
+
+
+def reduce_twice(mesh: DeviceMesh, rank: int) -> tuple[float, int, int]:
+    """The sum over the mesh, its size, and the collectives of a second reduce."""
+    tally = Tally(mesh, limit=20)
+    tally.add("loss", [10.0**rank])
+    first = tally.reduce()["loss"]
+    with counted_waits() as count:
+        assert tally.reduce()["loss"] == first
+    return first.sum, tally.world_size, count[0]
+
+
+def over_several_axes(rank: int, world_size: int) -> dict[str, Any]:
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    flat = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("dp", "cp", "tp"))
+    return {"all": reduce_twice(square["dp", "cp"], rank), "one is 1": reduce_twice(flat["dp", "cp"], rank)}
+
+
+def test_several_axes_are_one_collective() -> None:
+    for rank, found in enumerate(on_ranks(4, over_several_axes)):
+        assert found["all"] == (1111.0, 4, 1)
+        assert found["one is 1"] == (10.0 ** (rank % 2) + 10.0 ** (rank % 2 + 2), 2, 1)
+
+
+def over_a_part_of_the_job(rank: int, world_size: int) -> Any:
+    mesh = DeviceMesh("cpu", [[4, 1], [2, 3]], mesh_dim_names=("dp", "cp"))
+    made, new_group = [], dist.new_group
+    dist.new_group = lambda ranks, **options: made.append(ranks) or new_group(ranks, **options)
+    if rank == 0:
+        with pytest.raises(InputError, match="This rank is not in the mesh"):
+            Tally(mesh)
+        return None
+    return [reduce_twice(mesh, rank) for _ in range(2)], made
+
+
+def test_a_part_of_the_job_makes_one_group_of_its_own_ranks_and_keeps_it() -> None:
+    outside, *inside = on_ranks(5, over_a_part_of_the_job)
+    assert outside is None
+    assert inside == [([(11110.0, 4, 1)] * 2, [[1, 2, 3, 4]])] * 4
+
+
+def late_to_the_group(rank: int, world_size: int) -> Any:
+    mesh = DeviceMesh("cpu", [[1, 2], [3, 4]], mesh_dim_names=("dp", "cp"))
+    if rank == 0:
+        return None
+    if rank == 3:
+        time.sleep(3)
+    begun = time.monotonic()
+    with pytest.raises(CollectiveError) as caught:
+        Tally(mesh, limit=1)
+    return caught.value.missing, time.monotonic() - begun, str(caught.value)
+
+
+def test_a_rank_that_is_late_to_make_the_group_is_named_at_the_limit() -> None:
+    answers = on_ranks(5, late_to_the_group)
+    for rank in (1, 2, 4):
+        missing, took, told = answers[rank]
+        assert missing == (2,)
+        assert took < 1 + 1.5
+        assert told.startswith("rank 2 of 4 did not take part in a making of a group, waited for by rank")
+    assert "another rank of this group had given up before" in answers[3][2]
 
 
 def save(rank: int, world_size: int) -> tuple[dict[str, Any], dict[str, Any]]:

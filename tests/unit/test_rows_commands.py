@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from weighbridge.commands.explain import explain
 from weighbridge.commands.mean import mean
 from weighbridge.errors import InputError
 from weighbridge.mean import Mean
-from weighbridge.rows import BadRow, read_rows
+from weighbridge.rows import BadRow, _as_numpy, read_rows
 
 ROWS = [(1.5, 3), (math.nan, 0), (6.0, 2), (0.1, 1), (2.0**60, 4)]
 
@@ -168,3 +170,22 @@ def test_explain_refuses_what_it_cannot_compare() -> None:
     assert "loss_sum is nan on rank 0" in run(explain, "-", "--reported", "2", text="[NaN, 1]\n")
     assert "objective is 'mean'" in run(explain, "-", "--reported", "2", "--objective", "mean", text="[1, 1]\n")
     assert "Nothing was counted" in run(explain, "-", "--reported", "2", text="[1, 0]\n", status=3)
+
+
+def test_a_slice_of_a_column_is_read_from_its_memory() -> None:
+    column = pa.array([1.5, 2.5, 3.5, 4.5]).slice(1, 2)
+    assert _as_numpy(column).tolist() == [2.5, 3.5]
+    assert _as_numpy(pa.array([], type=pa.int64())).tolist() == []
+
+
+def test_reading_parquet_loads_neither_pandas_nor_numba(tmp_path: Path) -> None:
+    """Each takes longer to load than a hundred thousand rows take to read, or ten million."""
+    path = tmp_path / "rows.parquet"
+    counts = np.arange(100_000) % 7
+    parquet.write_table(pa.table({"loss_sum": counts * 1.5, "count": counts}), path)
+    code = (
+        "import sys; from weighbridge.commands.mean import mean; mean(sys.argv[1:], standalone_mode=False);"
+        "print(sorted({'pandas', 'numba', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1.5  (299995 counted in 100000 rows)", "[]"]

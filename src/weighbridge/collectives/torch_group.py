@@ -1,11 +1,11 @@
 """Ranks of torch.distributed: a process group of any backend, or the axes of a DeviceMesh.
 
-Several axes are reduced one after the other; integer sums merge the same in any number of stages, so DP x CP reduces
-over both and TP not at all. To make it one collective, flatten the axes into one first.
-
 Backends say which connection broke, never who is missing. So when a wait fails or ends at its limit, each rank that is
 alive puts its name into the key-value store of torch.distributed, and reads after a moment whose name is not there. As
 long as nothing fails the store is not touched.
+
+Over gloo a short vector is summed by gathering it and adding up here: half as many messages one after the other as an
+all-reduce, and exact integers have the same sum either way.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from weighbridge.collectives.mesh_groups import groups_of, members_of
 from weighbridge.collectives.protocol import missing_ranks_error
+from weighbridge.collectives.torch_store import default_store, put_down, wait_for
 from weighbridge.errors import CollectiveError, InputError
 
 __all__ = ["TorchRanks", "is_torch_group"]
 
 LOOK = 0.5  # seconds of waiting after which a rank looks whether another has failed
+SHORT = 1 << 13  # lanes (64 KB) up to which a message takes less time than its way
+GATHERED = 1 << 21  # lanes (16 MB) of all ranks together
 GRACE = 2.0  # seconds that a rank gives the others to put down their names
 _made: Counter[str] = Counter()
 
@@ -44,16 +48,21 @@ class TorchRanks:
     """The ranks of a torch process group or mesh.
 
     Args:
-        group: a process group, a DeviceMesh (reduced over all of its axes), or None for the default group.
+        group: a process group, a DeviceMesh (reduced over all of its axes), or None for the default group. For a mesh,
+            making this may make a group: every rank of it does, in the same order as others of its collectives.
         limit: seconds to wait for other ranks.
+
+    Raises:
+        CollectiveError: a rank of the mesh did not come to make the group within the limit.
     """
 
     def __init__(self, group: Any, *, limit: float) -> None:
         self._limit = limit
-        self._groups = group.get_all_groups() if isinstance(group, DeviceMesh) else [group or dist.group.WORLD]
-        if any(each is dist.GroupMember.NON_GROUP_MEMBER for each in self._groups):
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
             raise InputError("This rank is not in the group. Only its members reduce over a group. Skip the call here.")
-        members = _members(group)
+        group = group or dist.group.WORLD
+        self._groups = groups_of(group, limit=limit) if isinstance(group, DeviceMesh) else [group]  # nearly always one
+        members = members_of(group)
         self.rank = members.index(dist.get_rank())
         self.world_size = len(members)
         self._gloo = all(dist.get_backend(each) == "gloo" for each in self._groups)
@@ -64,9 +73,14 @@ class TorchRanks:
         _made[key] += 1
         self._calls = 0
         self._broken = ""
+        self._memory: dict[tuple[int, int], _Memory] = {}
 
     def sum(self, lanes: Any) -> npt.NDArray[np.int64]:
         """The elementwise int64 sum over ranks of `lanes` [N]; raises CollectiveError naming the missing ranks."""
+        on_host = not isinstance(lanes, torch.Tensor) or lanes.device.type == "cpu"
+        size = int(lanes.shape[0])
+        if self._gloo and on_host and size <= SHORT and size * self.world_size <= GATHERED:
+            return self._sum_of_gathered(np.asarray(lanes, dtype=np.int64))
         tensor = lanes.detach().clone() if isinstance(lanes, torch.Tensor) else torch.from_numpy(np.array(lanes))
         tensor = self._on_device(tensor.to(torch.int64))
         self._call("sum", lambda: [_sum_into(tensor, group) for group in self._groups])
@@ -88,20 +102,30 @@ class TorchRanks:
 
     def gather(self, text: str) -> list[str]:
         """The texts of all ranks, in order of rank; raises as `sum`."""
-        held = [text]
-        for group in reversed(self._groups):
-            held = [each for packed in self._gather_over(json.dumps(held), group) for each in json.loads(packed)]
-        return held
+        held = [(self.rank, text)]
+        for group in self._groups:
+            held = [pair for packed in self._gather_over(json.dumps(held), group) for pair in json.loads(packed)]
+        return [each for _, each in sorted(held)]
+
+    def _sum_of_gathered(self, lanes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        for group in self._groups:
+            memory = self._memory.get((id(group), lanes.size))
+            if memory is None:
+                memory = self._memory[id(group), lanes.size] = _Memory(group, lanes.size)
+            memory.sent[:] = lanes
+            self._call("sum", memory.steps)
+            lanes = memory.received.sum(axis=0)
+        return lanes
 
     def _gather_over(self, text: str, group: Any) -> list[str]:
         sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         size = self._on_device(torch.tensor([sent.numel()]))
         sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
-        self._call("gather", lambda: [lambda: dist.all_gather(sizes, size, group=group, async_op=True)])
+        self._call("gather", lambda: [_gather_into(sizes, size, group)])
         longest = max(int(each) for each in sizes)
         padded = self._on_device(torch.nn.functional.pad(sent, (0, longest - sent.numel())))
         parts = [torch.zeros_like(padded) for _ in sizes]
-        self._call("gather", lambda: [lambda: dist.all_gather(parts, padded, group=group, async_op=True)])
+        self._call("gather", lambda: [_gather_into(parts, padded, group)])
         return [bytes(part[: int(length)].cpu().tolist()).decode() for part, length in zip(parts, sizes, strict=True)]
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -126,6 +150,7 @@ class TorchRanks:
             raised = missing_ranks_error(
                 missing, rank=self.rank, world_size=self.world_size, limit=self._limit, verb=verb, detail=detail
             )
+            self._memory = {}  # what is under way may still read and write the old one
             self._broken = str(raised).split(". ")[0] + "."
             raise raised from error
 
@@ -150,39 +175,52 @@ class TorchRanks:
 
     def _somebody_failed(self) -> bool:
         try:
-            return bool(_store().check([self._place("failed")]))
+            return bool(default_store().check([self._place("failed")]))
         except (RuntimeError, AttributeError):
             return False
 
     def _who_is_missing(self, detail: str) -> tuple[list[int], str]:
         """Ranks that have not put down their names after a moment, and what to say about the matter."""
         names = [self._place(rank) for rank in range(self.world_size)]
-        grace = min(GRACE, self._limit)
         try:
-            store = _store()
-            store.set(names[self.rank], "here")
-            store.set(self._place("failed"), "yes")
-            end = time.monotonic() + grace
-            while time.monotonic() < end:
-                here = [bool(store.check([name])) for name in names]
-                if all(here):
-                    break
-                time.sleep(0.02)
-            store.set(names[self.rank], "here")  # a store that died in between is noticed here
+            store = default_store()
+            put_down(store, names[self.rank])
+            put_down(store, self._place("failed"))
+            here = wait_for(store, names, seconds=min(GRACE, self._limit))
+            put_down(store, names[self.rank])  # a store that died in between is noticed here
         except (RuntimeError, AttributeError) as error:
             return [], f"{detail.splitlines()[0]} (the store that would name the missing ranks is gone: {error})"
         return [rank for rank, present in enumerate(here) if not present], detail
+
+
+class _Memory:
+    """Where vectors of one length are sent from and gathered into, kept from call to call.
+
+    A call of torch costs little in a loop and ten times as much after a wait, when nothing of it is in the cache. So
+    there is one in each sum, to the group itself: `dist.all_gather` adds nothing to it but checks.
+    """
+
+    def __init__(self, group: Any, size: int) -> None:
+        sent = torch.zeros(size, dtype=torch.int64)
+        received = torch.zeros(dist.get_world_size(group), size, dtype=torch.int64)
+        self._gathering = group.allgather, [list(received)], [sent]
+        self.sent, self.received = sent.numpy(), received.numpy()
+
+    def steps(self) -> list[Callable[[], Any]]:
+        """The one step of a sum: to gather what is in `sent`."""
+        return [self._start]
+
+    def _start(self) -> Any:
+        gather, parts, own = self._gathering
+        return gather(parts, own)
 
 
 def _sum_into(tensor: torch.Tensor, group: Any) -> Callable[[], Any]:
     return lambda: dist.all_reduce(tensor, group=group, async_op=True)
 
 
-def _members(group: Any) -> list[int]:
-    """Global ranks of the group, in order of rank within it."""
-    if isinstance(group, DeviceMesh):
-        return [int(rank) for rank in group.mesh.flatten()]
-    return [int(rank) for rank in dist.get_process_group_ranks(group or dist.group.WORLD)]
+def _gather_into(parts: list[torch.Tensor], tensor: torch.Tensor, group: Any) -> Callable[[], Any]:
+    return lambda: dist.all_gather(parts, tensor, group=group, async_op=True)
 
 
 def _devices(group: Any) -> list[str]:
@@ -192,7 +230,3 @@ def _devices(group: Any) -> list[str]:
         if not torch.cuda.is_available():
             carried.remove("cuda")
     return carried
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()

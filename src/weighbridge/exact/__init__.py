@@ -9,6 +9,7 @@ one ran never shows.
 
 from weighbridge.exact.layout import NARROW, WIDE, ExactSum, Layout, layout_of
 from weighbridge.exact.producers import Lanes, add_lanes, available_producers, exact_lanes, weighted_lanes, widen_lanes
+from weighbridge.exact.with_numpy import windowed_sum
 
 __all__ = [
     "NARROW",
@@ -22,4 +23,5 @@ __all__ = [
     "layout_of",
     "weighted_lanes",
     "widen_lanes",
+    "windowed_sum",
 ]

@@ -105,9 +105,9 @@ class ExactSum:
     def from_lanes(cls, lanes: Sequence[int] | npt.NDArray[np.int64]) -> ExactSum:
         """The sum that `lanes` [13] or [70] holds; limbs need not be canonical."""
         layout = layout_of(len(lanes))
-        values = [int(lane) for lane in lanes]
+        values = lanes.tolist() if isinstance(lanes, np.ndarray) else lanes
         joined = 0
-        for limb in reversed(values[: layout.limbs]):
+        for limb in values[layout.limbs - 1 :: -1]:
             joined = (joined << LIMB_BITS) + limb
         return cls(joined << (layout.base - WIDE.base), *values[layout.limbs :])
 

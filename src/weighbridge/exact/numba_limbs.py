@@ -9,7 +9,7 @@ from weighbridge.exact.layout import NARROW, WIDE
 
 __all__ = ["BLOCK", "DRAIN", "LOW32", "NARROW_LIMBS", "START_GRID", "TABLES", "WIDE_LIMBS", "jit"]
 
-BLOCK = 2048
+BLOCK = 4096  # at most 8192: values below 2 ** 50 of a grid, and a sum below 2 ** 63
 DRAIN = 1 << 20  # values in the tables before they are emptied: fields must not run into each other
 TABLES = 4  # interleaved, so that values with one exponent don't wait for each other
 NARROW_LIMBS, WIDE_LIMBS = NARROW.limbs, WIDE.limbs
@@ -41,6 +41,17 @@ def put(lanes, limbs, integer, position):  # type: ignore[no-untyped-def]
 
 
 @jit
+def magic_bits(grid):  # type: ignore[no-untyped-def]
+    """The bits of 1.5 * 2 ** (52 + grid): adding that rounds to multiples of 2 ** grid. A power would take longer."""
+    return np.int64((np.int64(grid) + 52 + 1023) << 52 | 1 << 51)
+
+
+@jit
+def magic(grid):  # type: ignore[no-untyped-def]
+    return np.int64(magic_bits(grid)).view(np.float64)
+
+
+@jit
 def carry(lanes, limbs):  # type: ignore[no-untyped-def]
     """Make the limbs canonical."""
     for k in range(limbs - 1):
@@ -62,11 +73,7 @@ def count_nonfinite(values, lanes, limbs):  # type: ignore[no-untyped-def]
 
 @jit
 def fill(bits, mask, scratch_bits):  # type: ignore[no-untyped-def]
-    """Copy a block with 0 where the mask is 0; how many are 1. Without a branch, so that it runs in vectors."""
-    counted = np.uint32(0)
-    zero = bits.dtype.type(0)
+    """Copy a block with 0 where the mask is 0."""
     for i in range(bits.size):
-        kept = bits.dtype.type(mask[i])
-        scratch_bits[i] = bits[i] & (zero - kept)
-        counted += np.uint32(mask[i])
-    return np.int64(counted)
+        held = bits[i]
+        scratch_bits[i] = held if mask[i] != 0 else bits.dtype.type(0)

@@ -8,6 +8,7 @@ and how many they are; all of them are exact.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Lanes", "add_lanes", "available_producers", "exact_lanes", "weighted_lanes", "widen_lanes"]
 
 Lanes: TypeAlias = "npt.NDArray[np.int64] | torch.Tensor"
+NUMBA = "weighbridge.exact.with_numba"
 WORTH_LOADING = 1 << 21  # values after which numba, which takes a second to load, has paid for itself
 A_CALL = 25_000  # values that take as long as a call does before it comes to any
 SMALL = 1 << 15  # up to here numpy is faster than plain torch
 NARROW_INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16")
+FLOATS = ("float32", "float64")
 WIDE_INTEGERS = ("int32", "uint32")
 INTEGER_LIMIT = 1 << 53
 
@@ -143,8 +146,7 @@ def _host_lanes(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, pro
         return _integer_lanes(array, mask)
     chosen = _choose(array.size) if producer == "auto" else producer
     if chosen == "numba":
-        from weighbridge.exact import with_numba
-
+        with_numba = sys.modules.get(NUMBA) or importlib.import_module(NUMBA)
         lanes = np.zeros((NARROW if array.dtype == np.float32 else WIDE).lanes, dtype=np.int64)
         with_numba.add_exactly(array, mask, lanes)
         return lanes
@@ -163,7 +165,7 @@ _seen = 0  # values summed without numba so far
 
 def _choose(size: int) -> str:
     global _seen
-    if "weighbridge.exact.with_numba" in sys.modules:
+    if NUMBA in sys.modules:
         return "numba"
     _seen += size + A_CALL
     if _seen >= WORTH_LOADING and "numba" in available_producers():
@@ -206,7 +208,9 @@ def _host_array(values: Any) -> npt.NDArray[Any]:
     if is_tensor(values):
         _refuse_distributed(values)
         values = values.detach()
-        name = str(values.dtype).removeprefix("torch.")
+        name = _name(values.dtype)
+        if name in FLOATS:
+            return values.contiguous().view(-1).numpy()  # type: ignore[no-any-return]
         array = (values.float() if name in NARROW_INTEGERS else values).contiguous().numpy()
     else:
         try:
@@ -228,11 +232,16 @@ def _host_array(values: Any) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(-1)
 
 
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _device_operands(values: torch.Tensor, mask: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     import torch
 
     _refuse_distributed(values)
-    name = str(values.dtype).removeprefix("torch.")
+    name = _name(values.dtype)
     if name in NARROW_INTEGERS:
         values = values.float()
     elif name in WIDE_INTEGERS:
@@ -269,7 +278,7 @@ def _weighted_on_device(values: torch.Tensor, weights: Any, mask: Any) -> tuple[
 
 
 def _refuse_distributed(values: Any) -> None:
-    if hasattr(values, "to_local"):
+    if type(values) is not sys.modules["torch"].Tensor and hasattr(values, "to_local"):
         raise InputError(
             "The values are a DTensor. A sum counts what this rank holds, and a replicated DTensor would count twice. "
             "Pass values.to_local() for shards, or values.full_tensor() on one rank of the mesh."

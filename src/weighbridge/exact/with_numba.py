@@ -1,6 +1,6 @@
 """Exact sums compiled by numba: the fast road on a CPU, with a slower one beside it that is always open.
 
-The fast road takes 2,048 values at a time. Adding the right large constant to a value in float64 rounds it to a fixed
+The fast road takes 4,096 values at a time. Adding the right large constant to a value in float64 rounds it to a fixed
 grid and leaves the grid's integer in the low 51 bits of the result, so the sum of the results' bit patterns is an
 exact integer sum. Whether nothing was rounded away is seen from the block's largest and smallest value, which the same
 loop collects; where that does not tell, what was rounded away is collected by OR, and has to be zero. The grid is that
@@ -18,19 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.exact.numba_limbs import jit
+from weighbridge.exact.numba_limbs import NARROW_LIMBS, WIDE_LIMBS
 from weighbridge.exact.numba_narrow import add32
 from weighbridge.exact.numba_wide import add64
 
 __all__ = ["add_exactly"]
 
 
-@jit
-def _reads_as_zero(value):  # type: ignore[no-untyped-def]
-    return value + value == 0.0
-
-
-_SMALLEST = np.array([1], dtype=np.uint64).view(np.float64)  # handed over at run time: no compiler can fold it away
+_SMALLEST = float.fromhex("0x1p-1074")  # handed over at run time: no compiler can fold it away
 _NO_MASK = np.zeros(0, dtype=np.uint8)
 
 
@@ -45,11 +40,16 @@ def add_exactly(
     """
     if not values.flags.writeable:
         values = _as_if_writable(values)
-    if mask is not None and not mask.flags.writeable:
-        mask = mask.copy()
-    add = add32 if values.dtype == np.float32 else add64
-    flushes = bool(_reads_as_zero(_SMALLEST[0]))
-    add(values, _NO_MASK if mask is None else mask.view(np.uint8), mask is not None, lanes, flushes)
+    narrow = values.dtype == np.float32
+    counted = NARROW_LIMBS if narrow else WIDE_LIMBS
+    if mask is None:
+        lanes[counted] += values.size
+        bytes_ = _NO_MASK
+    else:
+        lanes[counted] += np.count_nonzero(mask)
+        bytes_ = (mask if mask.flags.writeable else mask.copy()).view(np.uint8)
+    add = add32 if narrow else add64
+    add(values, bytes_, mask is not None, lanes, _SMALLEST)
 
 
 class _Described:

@@ -2,7 +2,7 @@
 
 tally = Tally(group)                       # a process group, a DeviceMesh, an MPI communicator, or nothing
 tally.add("loss", token_losses, mask)      # no collective, no copy to the host
-means = tally.reduce()                     # one all-reduce for all names
+means = tally.reduce()                     # one collective for all names
 means["loss"].value, means["loss"].count   # None where nothing was counted
 """
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from weighbridge.collectives import DEFAULT_LIMIT, Collective, collective_for, say_ranks
 from weighbridge.errors import CollectiveError, InputError
-from weighbridge.exact.producers import is_tensor
 from weighbridge.mean import Mean, NonFinite
 from weighbridge.tally import state, wire
 from weighbridge.tally.entries import Extreme, ExtremeEntry, Kind, MeanEntry, row_lanes
@@ -31,7 +30,7 @@ class LocalMeans(Mapping[str, Result]):
 
     def __getitem__(self, name: str) -> Result:
         if name not in self._results:
-            known = ", ".join(sorted(self._results)) or "none"
+            known = ", ".join(sorted(self)) or "none"
             raise KeyError(f"{name!r} was not added by any rank. Known names: {known}.")
         return self._results[name]
 
@@ -42,21 +41,42 @@ class LocalMeans(Mapping[str, Result]):
         return len(self._results)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._results!r})"
+        return f"{type(self).__name__}({dict(self)!r})"
 
 
 class GlobalMeans(LocalMeans):
-    """What all ranks hold together, by name; the same on every rank.
+    """What all ranks hold together, by name; the same on every rank. A result is made when it is first read.
 
     Attributes:
         world_size: number of ranks.
-        contributors: by name, how many ranks had added something under it.
     """
 
-    def __init__(self, results: Mapping[str, Result], world_size: int, contributors: Mapping[str, int]) -> None:
-        super().__init__(results)
+    def __init__(self, schema: Schema, summed: Any, world_size: int, nonfinite: NonFinite) -> None:
+        super().__init__({})
         self.world_size = world_size
-        self.contributors = dict(contributors)
+        self._schema = schema
+        self._summed = summed
+        self._nonfinite = nonfinite
+
+    def __getitem__(self, name: str) -> Result:
+        if name not in self._results and name in self._schema:
+            self._results[name] = wire.unpack(self._schema[name], self._lanes(name), self.world_size, self._nonfinite)
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schema)
+
+    def __len__(self) -> int:
+        return len(self._schema)
+
+    @property
+    def contributors(self) -> dict[str, int]:
+        """By name, how many ranks had added something under it."""
+        return {name: wire.contributors(field, self._lanes(name)) for name, field in self._schema.items()}
+
+    def _lanes(self, name: str) -> Any:
+        start, stop = self._schema.places(self.world_size)[name]
+        return self._summed[start:stop]
 
 
 class Tally:
@@ -89,7 +109,7 @@ class Tally:
         self._nonfinite = NonFinite(nonfinite)
         self._everywhere = everywhere
         self._entries: dict[str, Entry] = {}
-        self._known: Schema = ()  # what every rank is known to know, so that names seldom used cost no second message
+        self._known = Schema()  # what every rank is known to know, so that names seldom used cost no second message
         self._number = -1  # which of the group's tallies this is, in the order of their first reduce
         self._reduces = 0
 
@@ -148,7 +168,7 @@ class Tally:
     def reduce(self) -> GlobalMeans:
         """What all ranks hold together. Changes nothing here: repeat it, add more, reduce again.
 
-        One all-reduce; a second one for what exceeds 10 KB (some 90 means). Where ranks have added different names for
+        One collective; a second one for what exceeds 10 KB (some 90 means). Where ranks have added different names for
         the first time, they also exchange their names, once.
 
         Raises:
@@ -162,7 +182,7 @@ class Tally:
             self._number = _reduced[group]
             _reduced[group] += 1
         self._reduces += 1
-        schema = self._schema()
+        schema = self._known.with_entries(self._entries)
         summed = self._send(schema)
         if summed is None:
             schema = self._agree(schema)
@@ -172,14 +192,14 @@ class Tally:
                     "The ranks exchanged their names and still disagree. This is a fault of weighbridge."
                 )
         self._known = schema
-        found = wire.unpack(schema, summed, self.world_size, self._nonfinite)
-        for name, (result, _) in found.items():
-            if isinstance(result, Mean):
-                result.check(f"{name!r} over {self.world_size} ranks")
-        contributors = {name: ranks for name, (_, ranks) in found.items()}
-        if self._everywhere == "all" and any(0 < ranks < self.world_size for ranks in contributors.values()):
+        means = GlobalMeans(schema, summed, self.world_size, self._nonfinite)
+        if self._nonfinite is NonFinite.RAISE or schema.has_weights:
+            for name, result in means.items():
+                if isinstance(result, Mean):
+                    result.check(f"{name!r} over {self.world_size} ranks")
+        if self._everywhere == "all" and any(0 < ranks < self.world_size for ranks in means.contributors.values()):
             self._refuse_gaps()
-        return GlobalMeans({name: result for name, (result, _) in found.items()}, self.world_size, contributors)
+        return means
 
     def local_state_dict(self) -> dict[str, Any]:
         """What this rank holds, as plain dicts, lists, numbers and strings. No collective. Every rank saves its own."""
@@ -187,14 +207,12 @@ class Tally:
 
     def state_dict(self) -> dict[str, Any]:
         """What all ranks hold together, the same on every rank: save it once. Collective, as `reduce`."""
-        means = GlobalMeans({}, self.world_size, {})
         policy, self._nonfinite = self._nonfinite, NonFinite.PROPAGATE
         try:
             means = self.reduce()
         finally:
             self._nonfinite = policy
-        kinds = {field.name: field.kind for field in self._known}
-        entries = {name: state.entry_of(result, kinds[name]) for name, result in means.items()}
+        entries = {name: state.entry_of(result, self._known[name].kind) for name, result in means.items()}
         return state.save(entries, "global", None, self.world_size)
 
     def load_state_dict(self, saved: Any) -> None:
@@ -209,7 +227,7 @@ class Tally:
             InputError: the states are no complete set, or belong to another world size or rank.
         """
         self._entries = state.load(saved, self._group.rank, self._group.world_size)
-        self._known = ()
+        self._known = Schema()
 
     def _merge(self, name: str, make: Callable[[], Entry]) -> None:
         if not isinstance(name, str) or not name:
@@ -226,32 +244,20 @@ class Tally:
         else:
             held.merge(entry)  # type: ignore[arg-type]
 
-    def _schema(self) -> Schema:
-        fields = {field.name: field for field in self._known}
-        for name, entry in self._entries.items():
-            known = fields.get(name)
-            wide = (isinstance(entry, MeanEntry) and entry.wide) or (known is not None and known.wide)
-            fields[name] = Field(name, entry.kind, wide)
-        return tuple(sorted(fields.values()))
-
     def _send(self, schema: Schema) -> Any:
         """The entries summed over ranks [lanes], or None where not all ranks sent this schema."""
-        size, alone = self.world_size, self.world_size == 1
-        body = wire.pack(schema, self._entries, self.rank, size)
-        if alone:
-            return self._group.sum(body)
-        head = wire.header(schema, (self._number, self._reduces))
-        room = wire.FIRST - wire.HEADER
-        summed = self._group.sum(_join(head, body[:room], wire.FIRST))
-        if not wire.agreed(summed[: wire.HEADER], size):
+        occasion = (self._number, self._reduces)
+        sent = wire.pack(schema, self._entries, self.rank, self.world_size, occasion=occasion)
+        summed = self._group.sum(sent[: wire.FIRST])
+        if not wire.agreed(summed[: wire.HEADER], self.world_size):
             return None
-        if body.shape[0] <= room:
-            return summed[wire.HEADER : wire.HEADER + body.shape[0]]
-        return np.concatenate([summed[wire.HEADER :], self._group.sum(body[room:])])
+        if sent.shape[0] == wire.FIRST:
+            return summed
+        return np.concatenate([summed, self._group.sum(sent[wire.FIRST :])])
 
     def _agree(self, schema: Schema) -> Schema:
         """The schema that holds every rank's names, worked out alike on every rank from all ranks' schemas."""
-        mine = [self._number, self._reduces, [(field.name, field.kind.value, field.wide) for field in schema]]
+        mine = [self._number, self._reduces, [(field.name, field.kind.value, field.wide) for field in schema.values()]]
         rows = [json.loads(text) for text in self._group.gather(json.dumps(mine))]
         calls = [(number, reduces) for number, reduces, _ in rows]
         if len(set(calls)) > 1:
@@ -269,7 +275,7 @@ class Tally:
                 if known.kind is not Kind(kind):
                     raise _two_kinds(name, rows)
                 fields[name] = Field(name, known.kind, known.wide or wide)
-        return tuple(sorted(fields.values()))
+        return Schema(fields.values())
 
     def _refuse_gaps(self) -> None:
         rows = [set(json.loads(text)) for text in self._group.gather(json.dumps(sorted(self._entries)))]
@@ -291,19 +297,6 @@ def _two_kinds(name: str, rows: list[Any]) -> CollectiveError:
                 held.setdefault(kind, []).append(rank)
     told = " and ".join(f"a {kind} on {say_ranks(ranks)}" for kind, ranks in held.items())
     return CollectiveError(f"{name!r} stands for {told}. A name stands for one thing on all ranks. Use another name.")
-
-
-def _join(head: Any, body: Any, size: int) -> Any:
-    if is_tensor(body):
-        import torch
-
-        front = torch.as_tensor(head, device=body.device)
-        rest = torch.zeros(size - front.numel() - body.numel(), dtype=torch.int64, device=body.device)
-        return torch.cat([front, body, rest])
-    vector = np.zeros(size, dtype=np.int64)
-    vector[: head.size] = head
-    vector[head.size : head.size + body.size] = body
-    return vector
 
 
 def _result(entry: Entry, nonfinite: NonFinite) -> Result:
