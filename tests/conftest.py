@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
 
 SLOW = ("exhibits", "mutants")  # these have a make target of their own
 FORGIVEN = ("this processor can't flush subnormals",)
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is tested, and a shell that starts pytest in the background makes it ignored in all that pytest starts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,15 +21,20 @@ TO_HOST = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten:
 
 
 class Seen(TorchDispatchMode):
-    """The names of all operations that ran."""
+    """The names of all operations that ran, and of those that wait until a copy has arrived on another device."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.waits: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func.name().rpartition(".")[0] or func.name())
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        devices = {each.device for each in (*args, out) if isinstance(each, torch.Tensor)}
+        if "copy" in func.name() and len(devices) > 1 and not (kwargs or {}).get("non_blocking"):
+            self.waits.append(func.name())
+        return out
 
 
 def steps(rank: int, world_size: int, kind: str) -> tuple[list[str], int]:
@@ -67,24 +72,33 @@ def test_the_dispatch_mode_would_see_it() -> None:
     with (seen := Seen()):
         int(torch.ones(()))
     assert seen.names == ["aten::ones", "aten::_local_scalar_dense"]
+    with (seen := Seen()):
+        torch.ones(()).to("meta", non_blocking=True)
+        assert not seen.waits
+        torch.ones(()).to("meta")
+    assert seen.waits == ["aten::_to_copy"]
 
 
 @pytest.mark.parametrize("terms", [None, {"main": 1.0, "mtp": 0.5}])
 def test_steps_run_on_meta_tensors(terms: dict[str, float] | None) -> None:
     model = model_of().to("meta")
     normalizer = GradientNormalizer(model, terms=terms, check="never", divisor=1.0)
+    seen = Seen()
     for _ in range(2):
         for microbatch in range(2):
             words, labels = (each.to("meta") for each in batch(0, microbatch, COUNTS))
             losses = losses_of(model, words, labels)
             pair = (losses, labels != -100)
-            if terms is None:
-                normalizer.backward(*pair)
-            else:
-                normalizer.backward({"main": pair, "mtp": (losses.sum(), (labels != -100).sum())})
-        found = normalizer.finish()
+            with seen:
+                if terms is None:
+                    normalizer.backward(*(pair if microbatch else (losses.sum(), 7)))
+                else:
+                    normalizer.backward({"main": pair, "mtp": (losses.sum(), (labels != -100).sum())})
+        with seen:
+            found = normalizer.finish()
         lanes = found.lanes if terms is None else found["mtp"].lanes
         assert lanes.device.type == "meta"
         assert all(parameter.grad is not None for parameter in model.parameters())
+    assert seen.waits == []
     assert float(loss_scale(4)) == 0.25
     assert loss_scale(torch.empty((), dtype=torch.int64, device="meta")).device.type == "meta"

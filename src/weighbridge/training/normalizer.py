@@ -16,9 +16,9 @@ import torch
 
 from weighbridge.collectives import DEFAULT_LIMIT, collective_for
 from weighbridge.errors import InputError
-from weighbridge.exact import WIDE, add_lanes, exact_lanes, widen_lanes
-from weighbridge.mean import Exactness
+from weighbridge.exact import WIDE
 from weighbridge.training import judge, proof
+from weighbridge.training.counting import StepCounts
 from weighbridge.training.gradients import Gradients, gradients_of
 from weighbridge.training.scale import _as_count, sum_counts
 from weighbridge.training.step_mean import StepMean
@@ -109,12 +109,7 @@ class GradientNormalizer:
         self._check = check
         self._watch = None if check == "never" else Watch(self._gradients.module)
         self._second = False  # the step after the checked one begins
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new step."""
-        self._lanes: dict[str, torch.Tensor] = {}
-        self._exactness = dict.fromkeys(self._coefficients, Exactness.TOKENS)
+        self._counts = StepCounts(self._coefficients)
 
     def backward(self, loss: Any, valid: Any = None) -> None:
         """Run the backward of one microbatch. No collective of ours, and no copy to the host after the first step.
@@ -160,23 +155,22 @@ class GradientNormalizer:
             InputError: no backward was run since the last `finish`.
             CollectiveError: a rank did not take part within the limit.
         """
-        nothing = torch.zeros(WIDE.lanes, dtype=torch.int64)
-        lanes = [self._gradients.place(self._lanes.get(term, nothing)) for term in self._coefficients]
-        summed = sum_counts(torch.cat(lanes), self._ranks).reshape(len(lanes), WIDE.lanes)
-        if not self._lanes:  # said after the collective, so that no other rank waits for this one
+        lanes = self._counts.lanes(self._gradients.device)
+        summed = sum_counts(lanes.reshape(-1), self._ranks).reshape(lanes.shape)
+        if not self._counts:  # said after the collective, so that no other rank waits for this one
             raise InputError(
                 "finish was called without a backward since the last one. It belongs once after the last microbatch of "
                 "a step, on every rank. For a rank without data, mask all labels of some batch and run its backward."
             )
+        counts, self._counts = self._counts, StepCounts(self._coefficients)
         if self._watch is None:
             self._scale(summed)
         else:
             self._weigh(summed)
         means = {
-            term: StepMean(row, self._exactness[term])
+            term: StepMean(row, counts.exactness(term))
             for term, row in zip(self._coefficients, summed.unbind(), strict=True)
         }
-        self._begin()
         return means[ONE] if self._buffers is None else means
 
     @property
@@ -202,23 +196,13 @@ class GradientNormalizer:
             )
         masked = isinstance(valid, torch.Tensor) and valid.dtype == torch.bool
         if masked:
-            lanes = exact_lanes(loss.detach(), valid)
+            self._counts.add_tokens(term, loss, valid)
             total, tokens = torch.where(valid, loss, 0).sum(), valid.sum()
         elif loss.numel() != 1:
-            if getattr(valid, "shape", ()):
-                raise InputError(
-                    f"The mask is a {type(valid).__name__} of {valid.dtype}. A mask is a torch tensor of bool, True "
-                    "where a token counts. Pass mask.bool()."
-                )
-            raise InputError(
-                f"The loss has shape {list(loss.shape)} and comes without a mask. Pass its sum and the number of "
-                "tokens, or the losses and a bool mask of their shape."
-            )
+            raise InputError(_unfit(loss, valid))
         else:
-            total, tokens = loss.reshape(()) * 1, _as_count(valid, term).to(loss.device)
-            lanes = _row(total.detach(), tokens)
-            self._exactness[term] = Exactness.ROWS
-        self._add(term, lanes)
+            total, tokens = loss.reshape(()) * 1, _as_count(valid, term, loss.device)
+            self._counts.add_sum(term, total, tokens)
         if self._watch is not None:
             self._watch.begin_piece(total, tokens, term=term, mask=valid if masked else None)
         elif self._second:
@@ -235,12 +219,6 @@ class GradientNormalizer:
                 "next backward."
             )
 
-    def _add(self, term: str, lanes: Any) -> None:
-        wide: Any = widen_lanes(lanes) if lanes.shape[0] != WIDE.lanes else lanes
-        tensor = wide if isinstance(wide, torch.Tensor) else torch.from_numpy(np.array(wide))
-        held = self._lanes.get(term)
-        self._lanes[term] = tensor if held is None else add_lanes(held, tensor.to(held.device))
-
     def _scale(self, summed: torch.Tensor) -> None:
         """Put the final gradient into place; nothing is copied to the host."""
         divisor = self._divisor
@@ -253,7 +231,7 @@ class GradientNormalizer:
             return
         self._buffers.combine(scales)
         if divisor != 1 or by_parameter:
-            one = torch.ones((), dtype=torch.float64)
+            one = torch.ones((), dtype=torch.float64, device=summed.device)
             self._gradients.scale(one, lambda parameter: by_parameter.get(id(parameter), divisor))
 
     def _weigh(self, summed: torch.Tensor) -> None:
@@ -346,10 +324,14 @@ class GradientNormalizer:
             warnings.warn(f"The first step could not be judged: {check.reason}.", stacklevel=4)
 
 
-def _row(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """One row, a sum already taken and its count, as lanes; nothing depends on the values."""
-    made: Any = exact_lanes(total.reshape(1), (count > 0).reshape(1))
-    lanes = made if isinstance(made, torch.Tensor) else torch.from_numpy(made)
-    limbs = lanes.shape[0] - 4
-    lanes[limbs:] *= count.to(lanes.device)
-    return lanes
+def _unfit(loss: torch.Tensor, valid: Any) -> str:
+    """What is wrong with losses that come without a mask."""
+    if getattr(valid, "shape", ()):
+        return (
+            f"The mask is a {type(valid).__name__} of {valid.dtype}. A mask is a torch tensor of bool, True where a "
+            "token counts. Pass mask.bool()."
+        )
+    return (
+        f"The loss has shape {list(loss.shape)} and comes without a mask. Pass its sum and the number of tokens, or "
+        "the losses and a bool mask of their shape."
+    )

@@ -70,7 +70,7 @@ def loss_scale(
     pairs = {name: term if isinstance(term, tuple) else (term, 1.0) for name, term in sorted(named.items())}
     counts = [_as_count(count, name) for name, (count, _) in pairs.items()]
     device = next((count.device for count in counts if count.device.type != "cpu"), torch.device("cpu"))
-    totals = sum_counts(torch.stack([count.to(device) for count in counts]), ranks)
+    totals = sum_counts(torch.stack([count.to(device, non_blocking=True) for count in counts]), ranks)
     scales = over / totals.clamp(min=1).double()
     found = {name: scales[index] * pairs[name][1] for index, name in enumerate(pairs)}
     return found if isinstance(valid_tokens, Mapping) else found[""]
@@ -85,7 +85,8 @@ def sum_counts(counts: torch.Tensor, ranks: Collective) -> torch.Tensor:
     return torch.from_numpy(ranks.sum(counts)).to(counts.device)
 
 
-def _as_count(count: Any, name: str) -> torch.Tensor:
+def _as_count(count: Any, name: str, device: torch.device | None = None) -> torch.Tensor:
+    """A count as int64 [], on `device` if one is given, without waiting for it."""
     term = f" of {name!r}" if name else ""
     if isinstance(count, torch.Tensor):
         if count.numel() != 1 or count.is_floating_point() or count.is_complex():
@@ -95,7 +96,7 @@ def _as_count(count: Any, name: str) -> torch.Tensor:
             )
         if count.device.type == "cpu" and int(count) < 0:
             raise InputError(f"valid_tokens{term} is {int(count)}. A count is a whole number of at least 0.")
-        return count.detach().reshape(()).to(torch.int64)
+        return count.detach().reshape(()).to(device, torch.int64, non_blocking=True)
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise InputError(f"valid_tokens{term} is {count!r}. A count is a whole number of at least 0. Pass an int.")
-    return torch.tensor(count)
+    return torch.full((), count, dtype=torch.int64, device=device)  # filled there: a copy would wait for the device

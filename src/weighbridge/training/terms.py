@@ -21,7 +21,7 @@ import torch
 
 from weighbridge.collectives import Collective, collective_for, say_ranks
 from weighbridge.errors import InputError
-from weighbridge.training.gradients import Gradients
+from weighbridge.training.gradients import Gradients, multiply
 
 __all__ = ["TermGradients", "agreed_coefficients"]
 
@@ -103,7 +103,7 @@ class TermGradients:
             if not keys:
                 continue
             parts = [_local(each) for each in held.values()]
-            torch._foreach_mul_(parts, scales[term].to(parts[0].device))
+            multiply(parts, scales[term])
             for key, part in zip(keys, parts, strict=True):
                 if key in total:
                     _local(total[key]).add_(part)
