@@ -377,6 +377,30 @@ def test_gradients_that_were_left_over_are_told(cleared: str) -> None:
             model.zero_grad(set_to_none=cleared == "to none")
 
 
+@pytest.mark.parametrize("divisor", [None, 1.0])
+def test_gradients_that_are_gone_at_finish_are_told(divisor: float | None) -> None:
+    model = Tiny()
+    normalizer = GradientNormalizer(model, divisor=divisor)
+    words, labels = batch(COUNTS[0])
+    normalizer.backward(*token_sum(model(words), labels))
+    model.zero_grad()
+    with pytest.raises(InputError, match="before they are cleared"):
+        normalizer.finish()
+
+
+def test_a_refused_step_counts_nothing_in_the_next() -> None:
+    model = Tiny()
+    normalizer = GradientNormalizer(model)
+    words, labels = batch(COUNTS[0])
+    normalizer.backward(*mean_as_sum(model(words), labels))
+    normalizer.backward(*mean_as_sum(model(batch(COUNTS[1])[0]), batch(COUNTS[1])[1]))
+    with pytest.raises(WeightError):
+        normalizer.finish()
+    model.zero_grad()
+    normalizer.backward(*token_sum(model(words), labels))
+    assert normalizer.finish().count == sum(COUNTS[0])
+
+
 def test_a_first_step_that_overflows_is_put_off() -> None:
     model = Tiny()
     normalizer = GradientNormalizer(model)

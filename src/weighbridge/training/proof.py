@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,10 @@ Floats = npt.NDArray[np.float64]
 SAME = 1e-3  # relative: divisors this close are one number
 FINE = 1e-6  # largest epsilon of a fine dtype
 NOISE = 1e-9  # a fingerprint this small beside its addends says nothing
+GONE = (
+    "The gradients of the first step say nothing: they are zero or missing. What each microbatch weighs is measured on "
+    "gradients. Call finish after the last backward, before they are cleared."
+)
 SCALED_UP = 2.0**-6  # a divisor below this is the factor of a loss scaler
 
 
@@ -62,15 +67,22 @@ class Prints:
         chosen = [index for index, place in enumerate(self.places) if place.term == term]
         return Prints(self.keys, self.local[chosen], [self.places[index] for index in chosen])
 
+    @cached_property
+    def columns(self) -> dict[Key, slice]:
+        """Where each parameter's fingerprints are in `local`."""
+        return {key: slice(index * PRINTS, (index + 1) * PRINTS) for index, key in enumerate(self.keys)}
+
+    def of_parameters(self, keys: Sequence[Key]) -> Floats:
+        """The pieces' fingerprints of some parameters [pieces, keys * PRINTS]."""
+        return np.concatenate([self.local[:, self.columns[key]] for key in keys], axis=1)
+
     def summed(self, key: Key) -> Floats:
         """The sum over all pieces of one parameter's fingerprints [PRINTS]."""
-        start = self.keys.index(key) * PRINTS
-        return np.asarray(self.local[:, start : start + PRINTS].sum(axis=0))
+        return np.asarray(self.local[:, self.columns[key]].sum(axis=0))
 
     def size(self, key: Key) -> float:
         """The sum of the pieces' absolute fingerprints: what rounding is relative to."""
-        start = self.keys.index(key) * PRINTS
-        return float(np.abs(self.local[:, start : start + PRINTS]).sum())
+        return float(np.abs(self.local[:, self.columns[key]]).sum())
 
 
 def bring_together(pieces: Sequence[Piece], ranks: Collective) -> Prints:
@@ -108,10 +120,7 @@ def divisors(prints: Prints) -> dict[Key, float]:
         if np.abs(summed).max() > NOISE * prints.size(key) and float(summed @ whole) != 0.0:
             found[key] = float(summed @ summed) / float(summed @ whole)
     if not found:
-        raise InputError(
-            "The gradients of the first step say nothing: they are zero or missing. What the wrapper divides by is "
-            "measured on gradients. Call finish after the last backward, before they are cleared, or pass divisor=."
-        )
+        raise InputError(GONE)
     middle = float(np.median(list(found.values())))
     if 0 < middle < SCALED_UP:
         raise InputError(
@@ -164,14 +173,18 @@ def check_gradient(
         epsilon: machine epsilon of the coarsest gradient.
         ranks: all ranks' gradients have to agree.
 
+    Raises:
+        InputError: there is no gradient.
+
     A microbatch's gradient is rounded by half an epsilon at each of a few sums, scalings and casts. Where epsilon is
     small, 64 of it leave room for sums over many microbatches and ranks, and no fault is near. In bfloat16 that would
     be a half; there the rounding of single entries averages out over a gradient, and 4 epsilon are enough.
     """
     keys = [key for key in prints.keys if key in scaled]
-    columns = np.concatenate([np.arange(PRINTS) + prints.keys.index(key) * PRINTS for key in keys])
+    if not keys:
+        raise InputError(GONE)
     observed = np.concatenate([scaled[key] for key in keys])
-    parts = prints.local[:, columns] * np.array(goals)[:, None]
+    parts = prints.of_parameters(keys) * np.array(goals)[:, None]
     size = float(np.linalg.norm(np.abs(parts).sum(axis=0))) or 1.0
     everyone = np.array([json.loads(text) for text in ranks.gather(json.dumps(observed.tolist()))])
     apart = float(np.abs(everyone - everyone[0]).max(initial=0.0)) / size
@@ -181,7 +194,7 @@ def check_gradient(
         return GradientCheck(difference, within, [1.0] * len(parts))
     if prints.whole:  # scaling by what was measured on a faulty gradient hides what the fault was
         observed = np.concatenate([prints.whole[key] for key in keys])
-        parts = prints.local[:, columns] / (divisor or 1.0)
+        parts = prints.of_parameters(keys) / (divisor or 1.0)
     tokens = [place.tokens for place in prints.places] if divisor is None else None
     weights = _solved(parts, observed, tokens)
     return GradientCheck(difference if math.isfinite(difference) else math.inf, within, weights)
