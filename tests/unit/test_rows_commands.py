@@ -52,7 +52,7 @@ def test_every_format_gives_the_same_bits(tmp_path: Path, kind: str) -> None:
 
 def test_rows_from_standard_input() -> None:
     assert run(mean, "-", text="[1, 0]\n\n[6, 2]\n") == "3.0  (2 counted in 2 rows)\n"
-    assert run(mean, "-", text="loss_sum,count\n6,2\n") == "3.0  (2 counted in 1 rows)\n"
+    assert run(mean, "-", text="loss_sum,count\n6,2\n") == "3.0  (2 counted in 1 row)\n"
     assert run(mean, "-", text="") == "none, nothing was counted  (0 counted in 0 rows)\n"
     assert "3 of them in rows that are not finite" in run(mean, "-", text="[NaN, 3]\n")
 
@@ -61,7 +61,7 @@ def test_by_step_rank_and_name() -> None:
     text = "step,rank,name,loss_sum,count\n10,0,loss,6,2\n2,1,loss,1,1\n2,0,kl,3,1\n2,0,loss,5,2\n"
     assert run(mean, "-", "--by", "step", text=text).splitlines() == [
         "step 2: 2.25  (4 counted in 3 rows)",
-        "step 10: 3.0  (2 counted in 1 rows)",
+        "step 10: 3.0  (2 counted in 1 row)",
     ]
     assert [json.loads(line)["mean"] for line in run(mean, "-", "--by", "name", "--json", text=text).splitlines()] == [
         3,

@@ -125,4 +125,5 @@ def _say(key: dict[str, Any], found: Mean, rows: int, as_json: bool) -> None:
     named = "  ".join(f"{name} {value}" for name, value in key.items())
     value_text = "none, nothing was counted" if found.value is None else repr(found.value)
     odd = f"; {found.total.nonfinite} of them in rows that are not finite" if found.total.nonfinite else ""
-    click.echo(f"{named + ': ' if named else ''}{value_text}  ({found.count} counted in {rows} rows{odd})")
+    lines = "1 row" if rows == 1 else f"{rows} rows"
+    click.echo(f"{named + ': ' if named else ''}{value_text}  ({found.count} counted in {lines}{odd})")
