@@ -207,11 +207,11 @@ class GradientNormalizer:
             self._watch.begin_piece(total, tokens, term=term, mask=valid if masked else None)
         elif self._second:
             self._second = False
-            self._look_for_leftovers()
+            total.register_hook(lambda _: self._look_for_leftovers())  # Lightning clears between loss and backward
         return total
 
     def _look_for_leftovers(self) -> None:
-        """Once, at the beginning of the second step: gradients of the first must not be added to it."""
+        """Once, when the second step's first backward begins: gradients of the first must not be added to it."""
         if self._gradients.leftover():
             raise InputError(
                 "The gradients of the last step are still there when the next one begins, so they would be scaled and "
