@@ -154,19 +154,22 @@ def test_keep_running_waits_for_the_command(tmp_path: Path) -> None:
     assert (result.exit_code, result.ended_by) == (3, "command")
 
 
-def test_a_killed_rank_is_named_with_its_signal_and_the_first_dead_comes_first(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("seen_first", ["third.kill", "second.terminate"])
+def test_the_killed_rank_comes_before_one_that_its_launcher_ended(seen_first: str, tmp_path: Path) -> None:
+    ends = ["third.kill", "second.terminate"]
+    ends.sort(key=lambda end: end != seen_first)
+    code = f"""
 second = spawn('start(1, 3); time.sleep(60)')
 third = spawn('start(2, 3); time.sleep(60)')
 start(0, 3)
 while len([line for path in folder.glob("*.jsonl") for line in path.open() if "place" in line]) < 3:
     time.sleep(0.01)
 time.sleep(0.2)
-third.kill()
+{ends[0]}()
+time.sleep(0.3)
+{ends[1]}()
 time.sleep(0.3)
 third.wait()
-second.terminate()
-time.sleep(0.3)
 second.wait()
 write(kind="exit", how="exception", message="RuntimeError: lost a rank")
 sys.exit(1)

@@ -105,6 +105,10 @@ def _dead(pid: int, rank: int | None, status: int | None) -> DeadRank:
     return DeadRank(pid, rank, None, status)
 
 
+def _ended_by_launcher(dead: DeadRank) -> bool:
+    return dead.signal == signal.SIGTERM.name  # a launcher ends the other ranks when one has died
+
+
 class RunningCommand:
     """One running command."""
 
@@ -156,7 +160,7 @@ class RunningCommand:
         wait = self._patience
         by_force = [(signal.SIGTERM, wait.terminate), (signal.SIGKILL, wait.terminate)]
         if ended_by == "command" and self.process.returncode == 0:
-            self.dead = [self._with_status(dead) for dead in self.dead]
+            self._complete_deaths()
             return  # what a successful command leaves running, it leaves running without weighbridge as well
         self.tree.scan_marked()
         gently: dict[EndedBy, list[tuple[signal.Signals | None, float]]] = {
@@ -169,7 +173,7 @@ class RunningCommand:
             if self._wait_for_end(number, seconds):
                 break
         self.records.read()
-        self.dead = [self._with_status(dead) for dead in self.dead]
+        self._complete_deaths()
 
     def end_by_force(self) -> None:
         """End everything at once: weighbridge itself failed, and nothing may go on unwatched."""
@@ -213,20 +217,21 @@ class RunningCommand:
         return gone
 
     def _note_deaths(self, gone: list[tuple[ProcessRecord, int | None]]) -> None:
-        def ended_by_launcher(item: tuple[ProcessRecord, int | None]) -> bool:
-            return item[1] == -signal.SIGTERM  # a launcher ends the other ranks when one has died
-
-        for record, status in sorted(gone, key=ended_by_launcher):
+        for record, status in gone:
             if record.ended_how or record.finished or status == 0:
                 continue
-            killed = status is not None and status < 0
-            if not record.is_rank and (not killed or ended_by_launcher((record, status))):
-                continue
-            self.dead.append(_dead(record.pid, record.rank, status))
+            dead = _dead(record.pid, record.rank, status)
+            if record.is_rank or (dead.signal and not _ended_by_launcher(dead)):
+                self.dead.append(dead)
+        self.dead.sort(key=_ended_by_launcher)  # a rank may be seen to end before the one whose death ended it
 
-    def _with_status(self, dead: DeadRank) -> DeadRank:
-        """As known now: the process that started it may have said only later how it ended."""
-        return dead if dead.signal or dead.exit_code else _dead(dead.pid, dead.rank, self.records.status_of(dead.pid))
+    def _complete_deaths(self) -> None:
+        """As known now: the process that started a dead one may have said only later how it ended."""
+        self.dead = [
+            dead if dead.signal or dead.exit_code else _dead(dead.pid, dead.rank, self.records.status_of(dead.pid))
+            for dead in self.dead
+        ]
+        self.dead.sort(key=_ended_by_launcher)
 
     def _over(self) -> EndedBy | None:
         now = time.monotonic()
