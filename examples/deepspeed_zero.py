@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from prose import answers, batch
 from tiny import TinyLM, shifted
+from zero_on_gloo import wait_for_every_gather
 
 import weighbridge
 
@@ -24,6 +25,7 @@ parser.add_argument("--steps", type=int, default=12)
 options = parser.parse_args()
 
 deepspeed.init_distributed("gloo")
+wait_for_every_gather()
 rank, world_size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 model = TinyLM()

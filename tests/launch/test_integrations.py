@@ -13,15 +13,16 @@ import pytest
 
 pytestmark = pytest.mark.launch
 PROGRAMS = Path(__file__).parent / "programs"
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
 TOKENS = 114  # of programs/common.py
 
 
 def said(command: list[str], folder: Path) -> list[dict[str, Any]]:
-    paths = os.pathsep.join([str(SOURCE), str(PROGRAMS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    paths = [str(ROOT / "src"), str(ROOT / "examples"), str(PROGRAMS), os.environ.get("PYTHONPATH", "")]
+    settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"{done.stderr[:4000]}\n[…]\n{done.stderr[-4000:]}"
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
 
 

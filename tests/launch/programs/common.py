@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from datetime import timedelta
+from typing import NoReturn
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -26,11 +31,35 @@ class Model(nn.Module):
         return {"loss": loss / (labels != -100).sum().clamp(min=1), "logits": logits}
 
 
-def leave() -> None:
-    """Part with the other ranks in order: gloo may abort a process that ends while others still talk to it."""
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+def leave() -> NoReturn:
+    """Part with the other ranks and end at once: a thread of gloo's may abort a Python that is being taken down.
+
+    Not for a program that is weighed: its records are written when Python ends.
+    """
+    part()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def part() -> None:
+    """Leave the process group in order: gloo may abort a process that ends while others still talk to it.
+
+    A rank may leave a barrier of gloo before the others have, so they meet once more at the store. Rank 0, which may
+    serve that store, leaves last.
+    """
+    if not torch.distributed.is_initialized():
+        return
+    torch.distributed.barrier()
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch.distributed.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=60))
+    for meeting, waits in (("come", True), ("go", rank == 0)):
+        if store.add(meeting, 1) == world_size:
+            store.set(f"all {meeting}", "")
+        if waits:
+            store.wait([f"all {meeting}"])
+    torch.distributed.destroy_process_group()
 
 
 def items(counts: list[int] = COUNTS) -> list[dict[str, torch.Tensor]]:

@@ -7,6 +7,7 @@ import os
 import deepspeed
 import torch
 from common import COUNTS, RATE, Model, items, leave, losses_of, off
+from zero_on_gloo import wait_for_every_gather
 
 from weighbridge import GradientNormalizer, loss_scale
 
@@ -14,6 +15,7 @@ logging.disable(logging.WARNING)
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first
 rank = int(os.environ["RANK"])
 deepspeed.init_distributed("gloo", verbose=False)
+wait_for_every_gather()
 data = items()
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import warnings
 
-from common import leave
+from common import part
 from sft_models import WORDS, data, llama, tokenizer
 from transformers.utils import logging
 from trl import SFTConfig, SFTTrainer
@@ -29,4 +29,4 @@ with tempfile.TemporaryDirectory() as folder:
         model=model, args=arguments, train_dataset=data(prompts=True, times=4), processing_class=tokenizer(), **extra
     )
     trainer.train()
-leave()
+part()
