@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -58,9 +59,16 @@ def test_a_sitecustomize_in_site_packages_runs(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     (folder,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     (folder / "sitecustomize.py").write_text(SITE)
-    code = "import sys; print(sys.mine, len([f for f in sys.meta_path if 'weighbridge' in type(f).__module__]))"
-    found = output([str(tmp_path / "env" / "bin" / "python"), "-c", code], as_child(tmp_path / "records"))
-    assert found == f"mine runs as sitecustomize\n{folder / 'sitecustomize.py'} 1\n"
+    code = "import sys, sitecustomize; print(getattr(sys, 'mine', None), sitecustomize.__file__"
+    finders = "len([f for f in sys.meta_path if 'weighbridge' in type(f).__module__])"
+    python = str(tmp_path / "env" / "bin" / "python")
+    mine = str(folder / "sitecustomize.py")
+    plain = output([python, "-c", f"{code}, 0)"], ENVIRONMENT)
+    found = output([python, "-c", f"{code}, {finders})"], as_child(tmp_path / "records"))
+    assert found == plain.removesuffix("0\n") + "1\n"
+    # Debian's Python has one beside the standard library, and Python itself takes that before any in site-packages
+    of_the_system = (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").exists()
+    assert of_the_system or found == f"mine runs as sitecustomize\n{mine} {mine} 1\n"
 
 
 def test_a_sitecustomize_that_fails_fails_as_it_always_did(tmp_path: Path) -> None:
