@@ -35,6 +35,24 @@ def test_help_loads_nothing_heavy() -> None:
     assert found.stdout.strip().endswith("[]")
 
 
+@pytest.mark.parametrize(
+    ("absent", "module", "extra"),
+    [
+        ("torch", "weighbridge.training", "torch"),
+        ("torch", "weighbridge.integrations.transformers", "transformers"),
+        ("torch", "weighbridge.integrations.lightning", "lightning"),
+        ("lightning", "weighbridge.integrations.lightning", "lightning"),
+    ],
+)
+def test_a_missing_extra_is_one_sentence(absent: str, module: str, extra: str) -> None:
+    code = (
+        f"import sys, importlib; sys.modules[{absent!r}] = None\nfrom weighbridge.errors import MissingExtra\n"
+        f"try:\n    importlib.import_module({module!r})\nexcept MissingExtra as error:\n    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith(f"needs {extra}, which is not installed. Run: pip install 'weighbridge[{extra}]'\n")
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_all_lists_what_is_there(name: str) -> None:
     module = importlib.import_module(name)

@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import Any
 
 from weighbridge.errors import MissingExtra
-from weighbridge.training import GradientNormalizer
 
 try:
     from lightning.pytorch import Callback
-except ImportError:
+except ModuleNotFoundError:
     raise MissingExtra.of("Training with Lightning", "lightning") from None
+
+from weighbridge.training import GradientNormalizer
 
 __all__ = ["TokenMean"]
 

@@ -19,11 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch.nn.functional import cross_entropy
-
-from weighbridge.errors import InputError
+from weighbridge.errors import InputError, MissingExtra
 from weighbridge.tally import Tally
+
+try:
+    import torch
+    from torch.nn.functional import cross_entropy
+except ModuleNotFoundError:
+    raise MissingExtra.of("Training with transformers", "transformers") from None
 
 __all__ = ["TokenMeanEvaluation", "causal_token_mean_loss", "token_mean_loss"]
 

@@ -9,6 +9,13 @@ for batch in microbatches:
 mean = normalizer.finish()                     # before clipping
 """
 
+from weighbridge.errors import MissingExtra
+
+try:
+    import torch  # noqa: F401  said here once for everything below
+except ModuleNotFoundError:
+    raise MissingExtra.of("Training", "torch") from None
+
 from weighbridge.training.judge import PieceCheck, StepCheck
 from weighbridge.training.normalizer import GradientNormalizer
 from weighbridge.training.scale import loss_scale
